@@ -1,0 +1,1 @@
+//! ThinTensor: a cross-vendor inference engine for causal language models.

@@ -1,0 +1,3 @@
+//! The `thin` binary: parse, dispatch, print the error chain and its hint, set the exit code.
+
+fn main() {}
