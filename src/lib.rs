@@ -1,1 +1,7 @@
 //! ThinTensor: a cross-vendor inference engine for causal language models.
+
+mod error;
+pub mod format;
+pub mod quant;
+
+pub use error::{Error, Result};
