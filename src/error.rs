@@ -7,6 +7,9 @@ pub enum Error {
     /// An archive is damaged, foreign or of a newer version.
     #[error(transparent)]
     Format(#[from] crate::format::Error),
+    /// A model description has a number that cannot be right.
+    #[error(transparent)]
+    Spec(#[from] crate::model::SpecError),
 }
 
 impl Error {
@@ -15,6 +18,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Format(error) => error.hint(),
+            Error::Spec(_) => None,
         }
     }
 }

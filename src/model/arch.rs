@@ -1,0 +1,1 @@
+//! The architectures we run, one row each.
