@@ -10,6 +10,12 @@ pub enum Error {
     /// A model description has a number that cannot be right.
     #[error(transparent)]
     Spec(#[from] crate::model::SpecError),
+    /// A model does not hold what its description promises.
+    #[error(transparent)]
+    Plan(#[from] crate::plan::Error),
+    /// A device refused.
+    #[error(transparent)]
+    Backend(#[from] crate::backend::Error),
 }
 
 impl Error {
@@ -18,7 +24,8 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Format(error) => error.hint(),
-            Error::Spec(_) => None,
+            Error::Backend(error) => error.hint(),
+            Error::Spec(_) | Error::Plan(_) => None,
         }
     }
 }
