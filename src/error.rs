@@ -16,6 +16,9 @@ pub enum Error {
     /// A device refused.
     #[error(transparent)]
     Backend(#[from] crate::backend::Error),
+    /// A step cannot be taken.
+    #[error(transparent)]
+    Engine(#[from] crate::engine::Error),
 }
 
 impl Error {
@@ -25,6 +28,7 @@ impl Error {
         match self {
             Error::Format(error) => error.hint(),
             Error::Backend(error) => error.hint(),
+            Error::Engine(error) => error.hint(),
             Error::Spec(_) | Error::Plan(_) => None,
         }
     }

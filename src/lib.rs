@@ -1,8 +1,10 @@
 //! ThinTensor: a cross-vendor inference engine for causal language models.
 
 pub mod backend;
+pub mod engine;
 mod error;
 pub mod format;
+pub mod kv;
 pub mod model;
 pub mod plan;
 pub mod program;

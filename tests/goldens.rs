@@ -83,13 +83,9 @@ const DEVICES: &[&str] = &["cpu"];
 fn main() -> ExitCode {
     let log = Arc::new(Log::default());
     let smollm2 = Arc::new(SmolLm2::default());
-    let mut trials = vec![Trial::test("families_are_the_fixture_folders", || {
-        Ok(families_match()?)
-    })];
-    for device in required_devices()
-        .into_iter()
-        .filter(|name| !DEVICES.contains(&name.as_str()))
-    {
+    let mut trials =
+        vec![Trial::test("families_are_the_fixture_folders", || Ok(families_match()?))];
+    for device in required_devices().into_iter().filter(|name| !DEVICES.contains(&name.as_str())) {
         let message = format!("THIN_REQUIRE names '{device}', but the suite has no such device");
         trials.push(Trial::test(format!("{device}::is_available"), move || {
             Err(Failed::from(message))
@@ -138,10 +134,7 @@ fn family_trials(
         Now => CHECKS
             .iter()
             .map(|check| {
-                trial(
-                    format!("{device}::{family}::{}", check.0),
-                    std::slice::from_ref(check),
-                )
+                trial(format!("{device}::{family}::{}", check.0), std::slice::from_ref(check))
             })
             .collect(),
         Later => {
@@ -154,31 +147,18 @@ fn family_trials(
 fn families_match() -> Result<(), String> {
     let mut listed: Vec<&str> = FAMILIES.iter().map(|&(name, _)| name).collect();
     let entries = fs::read_dir(fixture("goldens")).map_err(|e| e.to_string())?;
-    let mut folders: Vec<String> = entries
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
+    let mut folders: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     listed.sort_unstable();
     folders.sort_unstable();
-    if listed == folders {
-        Ok(())
-    } else {
-        Err(format!("listed {listed:?}\nfolders {folders:?}"))
-    }
+    if listed == folders { Ok(()) } else { Err(format!("listed {listed:?}\nfolders {folders:?}")) }
 }
 
 fn subject(device: &'static str, family: &'static str) -> Result<Subject, String> {
     let folder = fixture("goldens").join(family);
     let text = fs::read_to_string(folder.join("golden.json")).map_err(|e| e.to_string())?;
     let golden: Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
-    let tolerance = golden["tolerance_f32_max_abs"]
-        .as_f64()
-        .ok_or("golden.json has no tolerance")? as f32;
-    Ok(Subject {
-        device,
-        name: family,
-        model: folder.clone(),
-        reference: folder,
-        tolerance,
-    })
+    let tolerance =
+        golden["tolerance_f32_max_abs"].as_f64().ok_or("golden.json has no tolerance")? as f32;
+    Ok(Subject { device, name: family, model: folder.clone(), reference: folder, tolerance })
 }

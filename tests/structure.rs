@@ -59,25 +59,13 @@ fn oversized(file: &File) -> Option<String> {
 }
 
 fn bad_module_doc(file: &File) -> Option<String> {
-    let lines = file
-        .text
-        .lines()
-        .take_while(|line| line.starts_with("//!"))
-        .count();
-    let most = if file.path == "src/lib.rs" {
-        MAX_MAP_LINES
-    } else {
-        MAX_DOC_LINES
-    };
+    let lines = file.text.lines().take_while(|line| line.starts_with("//!")).count();
+    let most = if file.path == "src/lib.rs" { MAX_MAP_LINES } else { MAX_DOC_LINES };
     match lines {
-        0 => Some(format!(
-            "{} does not start with a module doc ('//!')",
-            file.path
-        )),
-        n if n > most => Some(format!(
-            "{} has a module doc of {n} lines, more than {most}",
-            file.path
-        )),
+        0 => Some(format!("{} does not start with a module doc ('//!')", file.path)),
+        n if n > most => {
+            Some(format!("{} has a module doc of {n} lines, more than {most}", file.path))
+        }
         _ => None,
     }
 }
@@ -86,10 +74,7 @@ fn bad_module_doc(file: &File) -> Option<String> {
 fn bad_unsafe(file: &File) -> Vec<String> {
     let code = code(&file.text);
     let lines: Vec<&str> = file.text.lines().collect();
-    let module = file
-        .path
-        .strip_prefix("src/")
-        .and_then(|path| path.strip_suffix(".rs"));
+    let module = file.path.strip_prefix("src/").and_then(|path| path.strip_suffix(".rs"));
     let allowed = module.is_some_and(|module| {
         UNSAFE_PLACES
             .iter()
@@ -99,15 +84,9 @@ fn bad_unsafe(file: &File) -> Vec<String> {
     for at in words(&code, "unsafe") {
         let line = line_of(&code, at);
         if !allowed {
-            found.push(format!(
-                "{}:{line}: 'unsafe' outside its few places",
-                file.path
-            ));
+            found.push(format!("{}:{line}: 'unsafe' outside its few places", file.path));
         } else if !justified(&lines, line) {
-            found.push(format!(
-                "{}:{line}: 'unsafe' without a SAFETY comment above",
-                file.path
-            ));
+            found.push(format!("{}:{line}: 'unsafe' without a SAFETY comment above", file.path));
         }
     }
     found
@@ -133,11 +112,7 @@ fn loose_ends(file: &File) -> Vec<String> {
     let mut found = Vec::new();
     for name in ["todo!", "unimplemented!", "dbg!", ".unwrap()"] {
         for (at, _) in kept.match_indices(name) {
-            found.push(format!(
-                "{}:{}: '{name}' outside tests",
-                file.path,
-                line_of(&kept, at)
-            ));
+            found.push(format!("{}:{}: '{name}' outside tests", file.path, line_of(&kept, at)));
         }
     }
     found
@@ -192,12 +167,7 @@ fn walk(folder: &Path) -> Vec<PathBuf> {
 
 /// Text files of the given kinds below a folder at the top.
 fn texts(folder: &str, kinds: &[&str]) -> Vec<File> {
-    let kind = |path: &Path| {
-        path.extension()
-            .and_then(|e| e.to_str())
-            .unwrap_or("")
-            .to_owned()
-    };
+    let kind = |path: &Path| path.extension().and_then(|e| e.to_str()).unwrap_or("").to_owned();
     walk(&root().join(folder))
         .into_iter()
         .filter(|path| kinds.contains(&kind(path).as_str()))
@@ -210,17 +180,12 @@ fn texts(folder: &str, kinds: &[&str]) -> Vec<File> {
 
 fn name(path: &Path) -> String {
     let path = path.strip_prefix(root()).expect("below the top");
-    path.to_str()
-        .expect("file names are UTF-8")
-        .replace('\\', "/")
+    path.to_str().expect("file names are UTF-8").replace('\\', "/")
 }
 
 /// Every committed file; where git is absent (a source archive), every file outside `target`.
 fn tracked() -> Vec<PathBuf> {
-    let listed = Command::new("git")
-        .args(["ls-files", "-z"])
-        .current_dir(root())
-        .output();
+    let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output();
     match listed {
         Ok(output) if output.status.success() && !output.stdout.is_empty() => output
             .stdout
@@ -249,12 +214,7 @@ fn stems(folder: &str, kind: &str) -> BTreeSet<String> {
 }
 
 fn assert_none(found: Vec<String>) {
-    assert!(
-        found.is_empty(),
-        "{} place(s) break the rule:\n  {}",
-        found.len(),
-        found.join("\n  ")
-    );
+    assert!(found.is_empty(), "{} place(s) break the rule:\n  {}", found.len(), found.join("\n  "));
 }
 
 #[test]
@@ -262,17 +222,10 @@ fn tree_modules_use_only_modules_to_their_left() {
     let files: Vec<(String, String)> = texts("src", &["rs"])
         .into_iter()
         .filter(|file| !is_test_file(&file.path))
-        .map(|file| {
-            (
-                file.path["src/".len()..].to_owned(),
-                without_tests(&code(&file.text)),
-            )
-        })
+        .map(|file| (file.path["src/".len()..].to_owned(), without_tests(&code(&file.text))))
         .collect();
-    let modules: Vec<layers::Module> = files
-        .iter()
-        .map(|(path, code)| layers::Module { path, code })
-        .collect();
+    let modules: Vec<layers::Module> =
+        files.iter().map(|(path, code)| layers::Module { path, code }).collect();
 
     assert_none(layers::violations(&modules));
 }
@@ -322,9 +275,7 @@ fn tree_unsafe_stays_in_its_places() {
 
 #[test]
 fn tree_has_no_loose_ends() {
-    let files = texts("src", &["rs"])
-        .into_iter()
-        .filter(|file| !is_test_file(&file.path));
+    let files = texts("src", &["rs"]).into_iter().filter(|file| !is_test_file(&file.path));
 
     assert_none(files.flat_map(|file| loose_ends(&file)).collect());
 }
@@ -344,14 +295,10 @@ fn tree_rust_files_start_with_a_short_module_doc() {
 
 #[test]
 fn tree_names_no_machine_and_no_registry() {
-    let files = tracked()
-        .into_iter()
-        .filter(|path| !path.ends_with("Cargo.lock"));
+    let files = tracked().into_iter().filter(|path| !path.ends_with("Cargo.lock"));
 
     assert_none(
-        files
-            .flat_map(|path| foreign(&name(&path), &fs::read(&path).expect("readable")))
-            .collect(),
+        files.flat_map(|path| foreign(&name(&path), &fs::read(&path).expect("readable"))).collect(),
     );
 }
 
@@ -359,23 +306,14 @@ fn tree_names_no_machine_and_no_registry() {
 fn tree_holds_no_large_file() {
     let bytes = |path: &PathBuf| fs::metadata(path).expect("readable").len();
 
-    let large = tracked()
-        .into_iter()
-        .filter(|path| bytes(path) > MAX_FILE_BYTES);
-    assert_none(
-        large
-            .map(|path| format!("{} has {} bytes", name(&path), bytes(&path)))
-            .collect(),
-    );
+    let large = tracked().into_iter().filter(|path| bytes(path) > MAX_FILE_BYTES);
+    assert_none(large.map(|path| format!("{} has {} bytes", name(&path), bytes(&path))).collect());
 }
 
 // --- the rules on small bad inputs -----------------------------------------------------------
 
 fn file(path: &str, text: &str) -> File {
-    File {
-        path: path.to_owned(),
-        text: text.to_owned(),
-    }
+    File { path: path.to_owned(), text: text.to_owned() }
 }
 
 #[test]
@@ -400,18 +338,9 @@ fn unsafe_is_rejected_outside_its_places() {
         bad_unsafe(&file("src/kv.rs", text)),
         ["src/kv.rs:2: 'unsafe' outside its few places"]
     );
-    assert_eq!(
-        bad_unsafe(&file("src/backend/cpu/fast.rs", text)),
-        Vec::<String>::new()
-    );
-    assert_eq!(
-        bad_unsafe(&file("src/backend/cuda/mod.rs", text)),
-        Vec::<String>::new()
-    );
-    assert_eq!(
-        bad_unsafe(&file("src/backend/cpu/faster.rs", text)).len(),
-        1
-    );
+    assert_eq!(bad_unsafe(&file("src/backend/cpu/fast.rs", text)), Vec::<String>::new());
+    assert_eq!(bad_unsafe(&file("src/backend/cuda/mod.rs", text)), Vec::<String>::new());
+    assert_eq!(bad_unsafe(&file("src/backend/cpu/faster.rs", text)).len(), 1);
     assert_eq!(
         bad_unsafe(&file("src/kv.rs", "// unsafe\n#![deny(unsafe_code)]")),
         Vec::<String>::new()
@@ -425,10 +354,7 @@ fn unsafe_needs_a_safety_comment_on_its_own_statement() {
     assert_eq!(check("f();\nunsafe { g() }"), 1);
     assert_eq!(check("// SAFETY: why\nlet a =\n    unsafe { g() };"), 0);
     assert_eq!(check("// SAFETY: why\nunsafe { g() };\nunsafe { h() };"), 1);
-    assert_eq!(
-        check("/// # Safety\n/// n is in bounds.\n#[inline]\npub unsafe fn g() {}"),
-        0
-    );
+    assert_eq!(check("/// # Safety\n/// n is in bounds.\n#[inline]\npub unsafe fn g() {}"), 0);
 }
 
 #[test]
@@ -447,8 +373,5 @@ fn foreign_text_is_found_anywhere_in_a_file() {
     let path = [b"\0\xffsee ".as_slice(), FOREIGN[1].as_bytes(), b"x"].concat();
 
     assert_eq!(foreign("a.bin", &path).len(), 1);
-    assert_eq!(
-        foreign("a.md", b"https://example.org/roots/worked/"),
-        Vec::<String>::new()
-    );
+    assert_eq!(foreign("a.md", b"https://example.org/roots/worked/"), Vec::<String>::new());
 }

@@ -1,10 +1,7 @@
 //! What the test binaries share: fixtures, reference tensors, comparison, and the `thin` binary
 //! run as a user runs it. Nothing here knows the engine's types.
 
-#![allow(
-    dead_code,
-    reason = "each test binary uses its own part of this module"
-)]
+#![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
 use std::{
     env, fmt, fs,
@@ -16,9 +13,7 @@ use safetensors::{Dtype, SafeTensors};
 
 /// A path below `tests/fixtures`.
 pub(crate) fn fixture(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/fixtures")
-        .join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(path)
 }
 
 /// A scratch folder on the disk of the build, gone when dropped.
@@ -29,12 +24,7 @@ pub(crate) fn scratch() -> Result<tempfile::TempDir, String> {
 /// The devices named in `THIN_REQUIRE` (`cpu,wgpu`): a test may not skip because one is absent.
 pub(crate) fn required_devices() -> Vec<String> {
     let names = env::var("THIN_REQUIRE").unwrap_or_default();
-    names
-        .split(',')
-        .map(str::trim)
-        .filter(|name| !name.is_empty())
-        .map(str::to_owned)
-        .collect()
+    names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 /// The folder of a real model below `THIN_MODELS`, or why there is none.
@@ -42,11 +32,7 @@ pub(crate) fn real_model(name: &str) -> Result<PathBuf, String> {
     let models = env::var_os("THIN_MODELS").ok_or("THIN_MODELS is not set")?;
     let folder = Path::new(&models).join(name);
     let present = folder.join("config.json").is_file();
-    if present {
-        Ok(folder)
-    } else {
-        Err(format!("THIN_MODELS has no {name}"))
-    }
+    if present { Ok(folder) } else { Err(format!("THIN_MODELS has no {name}")) }
 }
 
 /// Runs `thin` without a terminal and returns its stdout; an exit code other than 0 is an error
@@ -60,17 +46,9 @@ pub(crate) fn thin<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Result<Vec<u8>, Str
     if output.status.success() {
         return Ok(output.stdout);
     }
-    let line: Vec<_> = args
-        .iter()
-        .map(|arg| arg.as_ref().to_string_lossy())
-        .collect();
+    let line: Vec<_> = args.iter().map(|arg| arg.as_ref().to_string_lossy()).collect();
     let stderr = String::from_utf8_lossy(&output.stderr);
-    Err(format!(
-        "thin {}\n{}: {}",
-        line.join(" "),
-        output.status,
-        stderr.trim_end()
-    ))
+    Err(format!("thin {}\n{}: {}", line.join(" "), output.status, stderr.trim_end()))
 }
 
 /// A safetensors file in memory.
@@ -108,32 +86,19 @@ impl Tensors {
 
     pub(crate) fn f32(&self, tensor: &str) -> Result<Array, String> {
         let view = self.view();
-        let found = view
-            .tensor(tensor)
-            .map_err(|e| format!("{}: {tensor}: {e}", self.name))?;
+        let found = view.tensor(tensor).map_err(|e| format!("{}: {tensor}: {e}", self.name))?;
         if found.dtype() != Dtype::F32 {
-            return Err(format!(
-                "{}: {tensor} is {:?}, expected F32",
-                self.name,
-                found.dtype()
-            ));
+            return Err(format!("{}: {tensor} is {:?}, expected F32", self.name, found.dtype()));
         }
-        let values = found
-            .data()
-            .chunks_exact(4)
-            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-        Ok(Array {
-            shape: found.shape().to_vec(),
-            values: values.collect(),
-        })
+        let values =
+            found.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        Ok(Array { shape: found.shape().to_vec(), values: values.collect() })
     }
 
     /// Token ids, stored as i64 or i32, flat.
     pub(crate) fn ids(&self, tensor: &str) -> Result<Vec<i64>, String> {
         let view = self.view();
-        let found = view
-            .tensor(tensor)
-            .map_err(|e| format!("{}: {tensor}: {e}", self.name))?;
+        let found = view.tensor(tensor).map_err(|e| format!("{}: {tensor}: {e}", self.name))?;
         let data = found.data();
         match found.dtype() {
             Dtype::I64 => Ok(data
@@ -144,10 +109,7 @@ impl Tensors {
                 .chunks_exact(4)
                 .map(|b| i32::from_le_bytes(b.try_into().expect("4 bytes")).into())
                 .collect()),
-            other => Err(format!(
-                "{}: {tensor} is {other:?}, expected I64 or I32",
-                self.name
-            )),
+            other => Err(format!("{}: {tensor} is {other:?}, expected I64 or I32", self.name)),
         }
     }
 
@@ -173,16 +135,8 @@ pub(crate) struct Worst {
 
 impl fmt::Display for Worst {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Worst {
-            error,
-            index,
-            got,
-            expected,
-        } = self;
-        write!(
-            f,
-            "|error| {error:.2e} at element {index}: got {got}, expected {expected}"
-        )
+        let Worst { error, index, got, expected } = self;
+        write!(f, "|error| {error:.2e} at element {index}: got {got}, expected {expected}")
     }
 }
 
@@ -191,26 +145,12 @@ pub(crate) fn worst(got: &[f32], expected: &[f32]) -> Result<Worst, String> {
     if got.len() != expected.len() {
         return Err(format!("{} values, expected {}", got.len(), expected.len()));
     }
-    let mut worst = Worst {
-        error: 0.0,
-        index: 0,
-        got: 0.0,
-        expected: 0.0,
-    };
+    let mut worst = Worst { error: 0.0, index: 0, got: 0.0, expected: 0.0 };
     for (index, (&got, &expected)) in got.iter().zip(expected).enumerate() {
         let finite = got.is_finite() && expected.is_finite();
-        let error = if finite {
-            (got - expected).abs()
-        } else {
-            f32::INFINITY
-        };
+        let error = if finite { (got - expected).abs() } else { f32::INFINITY };
         if error > worst.error {
-            worst = Worst {
-                error,
-                index,
-                got,
-                expected,
-            };
+            worst = Worst { error, index, got, expected };
         }
     }
     Ok(worst)

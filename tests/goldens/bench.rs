@@ -42,12 +42,7 @@ impl Bench {
             ));
         }
         let reference = Tensors::open(&subject.reference.join("goldens.safetensors"))?;
-        Ok(Bench {
-            subject,
-            reference,
-            scratch: scratch()?,
-            log,
-        })
+        Ok(Bench { subject, reference, scratch: scratch()?, log })
     }
 
     pub(crate) fn check_logits(&self, tag: &str) -> Result<(), String> {
@@ -72,18 +67,11 @@ impl Bench {
         let pairs = [("hidden.embed".to_owned(), format!("{tag}.embed"))]
             .into_iter()
             .chain(
-                layers
-                    .iter()
-                    .map(|layer| (format!("hidden.{layer}"), format!("{prefix}{layer}"))),
+                layers.iter().map(|layer| (format!("hidden.{layer}"), format!("{prefix}{layer}"))),
             )
             .chain([("hidden.final_norm".to_owned(), format!("{tag}.final_norm"))]);
         for (ours, theirs) in pairs {
-            self.compare(
-                "hidden",
-                &ours,
-                &got.f32(&ours)?,
-                &self.reference.f32(&theirs)?,
-            )?;
+            self.compare("hidden", &ours, &got.f32(&ours)?, &self.reference.f32(&theirs)?)?;
         }
         Ok(())
     }
@@ -109,12 +97,7 @@ impl Bench {
     pub(crate) fn logits(&self, ids: &[i64], more: &[&str]) -> Result<Tensors, String> {
         let tokens = self.tokens_file(ids)?;
         let out = self.scratch.path().join("out.safetensors");
-        let mut args = vec![
-            "logits",
-            text(&self.subject.model)?,
-            "--tokens-file",
-            text(&tokens)?,
-        ];
+        let mut args = vec!["logits", text(&self.subject.model)?, "--tokens-file", text(&tokens)?];
         args.extend([
             "--profile",
             "safe",
@@ -150,13 +133,7 @@ impl Bench {
         let max_tokens = max_tokens.to_string();
         let mut args = vec!["run", text(&self.subject.model)?];
         args.extend(prompt);
-        args.extend([
-            "--max-tokens",
-            max_tokens.as_str(),
-            "--temp",
-            "0",
-            "--ignore-eos",
-        ]);
+        args.extend(["--max-tokens", max_tokens.as_str(), "--temp", "0", "--ignore-eos"]);
         args.extend(["--kv", "f32", "--device", self.subject.device, "--json"]);
         let stdout = thin(&args)?;
         serde_json::from_slice(&stdout).map_err(|e| format!("thin run --json: {e}"))
@@ -177,10 +154,7 @@ impl Bench {
         expected: &Array,
     ) -> Result<(), String> {
         if got.shape != expected.shape {
-            return Err(format!(
-                "{what} has shape {:?}, expected {:?}",
-                got.shape, expected.shape
-            ));
+            return Err(format!("{what} has shape {:?}, expected {:?}", got.shape, expected.shape));
         }
         self.judge(tag, what, worst(&got.values, &expected.values)?)
     }
@@ -195,27 +169,18 @@ impl Bench {
         if worst.error <= self.subject.tolerance {
             return Ok(());
         }
-        Err(format!(
-            "{what}: {worst}; tolerance {:.1e}",
-            self.subject.tolerance
-        ))
+        Err(format!("{what}: {worst}; tolerance {:.1e}", self.subject.tolerance))
     }
 }
 
 pub(crate) fn text(path: &Path) -> Result<&str, String> {
-    path.to_str()
-        .ok_or_else(|| format!("{} is not UTF-8", path.display()))
+    path.to_str().ok_or_else(|| format!("{} is not UTF-8", path.display()))
 }
 
 pub(crate) fn token_ids(report: &Value) -> Result<Vec<i64>, String> {
-    let ids = report["token_ids"]
-        .as_array()
-        .ok_or("the report has no token_ids")?;
+    let ids = report["token_ids"].as_array().ok_or("the report has no token_ids")?;
     ids.iter()
-        .map(|id| {
-            id.as_i64()
-                .ok_or_else(|| format!("token id {id} is not a number"))
-        })
+        .map(|id| id.as_i64().ok_or_else(|| format!("token id {id} is not a number")))
         .collect()
 }
 
@@ -232,11 +197,8 @@ pub(crate) fn same_ids(
     let (Some(&ours), Some(&theirs)) = (got.get(step), expected.get(step)) else {
         return Err(format!("{} ids, expected {}", got.len(), expected.len()));
     };
-    let logit = |id: i64| {
-        usize::try_from(id)
-            .ok()
-            .and_then(|id| logits?.row(step).get(id).copied())
-    };
+    let logit =
+        |id: i64| usize::try_from(id).ok().and_then(|id| logits?.row(step).get(id).copied());
     let lead = match (logit(theirs), logit(ours)) {
         (Some(theirs), Some(ours)) => {
             format!(" (the reference prefers it by {:.4})", theirs - ours)
@@ -262,25 +224,14 @@ impl Log {
     }
 
     pub(crate) fn print(&self) {
-        let mut rows = self
-            .0
-            .lock()
-            .expect("no trial panics while it logs")
-            .clone();
+        let mut rows = self.0.lock().expect("no trial panics while it logs").clone();
         if rows.is_empty() {
             return;
         }
         rows.sort_by(|a, b| a.0.cmp(&b.0));
-        println!(
-            "{:<40} {:>12} {:>10}",
-            "largest |error|", "measured", "tolerance"
-        );
+        println!("{:<40} {:>12} {:>10}", "largest |error|", "measured", "tolerance");
         for (name, error, tolerance) in rows {
-            let mark = if error <= tolerance {
-                ""
-            } else {
-                "  <-- above"
-            };
+            let mark = if error <= tolerance { "" } else { "  <-- above" };
             println!("{name:<40} {error:>12.2e} {tolerance:>10.1e}{mark}");
         }
     }

@@ -27,11 +27,8 @@ type Check = fn(&Bench) -> Result<(), String>;
 type TagCheck = fn(&Bench, &str) -> Result<(), String>;
 
 pub(crate) fn demo_trials(device: &'static str, log: &Arc<Log>) -> Vec<Trial> {
-    let checks: [(&str, Check); 3] = [
-        ("logits", demo_logits),
-        ("forced", demo_forced),
-        ("greedy", demo_greedy),
-    ];
+    let checks: [(&str, Check); 3] =
+        [("logits", demo_logits), ("forced", demo_forced), ("greedy", demo_greedy)];
     let trial = |(name, check): (&str, Check)| {
         let log = log.clone();
         Trial::test(format!("{device}::demo::{name}"), move || {
@@ -50,12 +47,7 @@ pub(crate) fn demo_trials(device: &'static str, log: &Arc<Log>) -> Vec<Trial> {
 
 fn demo_logits(bench: &Bench) -> Result<(), String> {
     let got = bench.logits(&bench.reference.ids("input_ids")?, &[])?;
-    bench.compare(
-        "logits",
-        "logits",
-        &got.f32("logits")?,
-        &bench.reference.f32("logits")?,
-    )
+    bench.compare("logits", "logits", &got.f32("logits")?, &bench.reference.f32("logits")?)
 }
 
 /// The logits behind every greedy choice, on the reference's own tokens.
@@ -68,32 +60,16 @@ fn demo_forced(bench: &Bench) -> Result<(), String> {
     let width = *all.shape.last().ok_or("logits have no shape")?;
     let got = Array {
         shape: vec![all.shape[0].saturating_sub(first), width],
-        values: all
-            .values
-            .get(first * width..)
-            .ok_or("fewer rows of logits than ids")?
-            .to_vec(),
+        values: all.values.get(first * width..).ok_or("fewer rows of logits than ids")?.to_vec(),
     };
-    bench.compare(
-        "forced",
-        "logits",
-        &got,
-        &bench.reference.f32("greedy_logits")?,
-    )
+    bench.compare("forced", "logits", &got, &bench.reference.f32("greedy_logits")?)
 }
 
 fn demo_greedy(bench: &Bench) -> Result<(), String> {
     let expected = bench.reference.ids("greedy_ids")?;
     let report = bench.run(&["Once upon a time"], expected.len())?;
-    same_ids(
-        &token_ids(&report)?,
-        &expected,
-        bench.reference.f32("greedy_logits").ok().as_ref(),
-    )?;
-    let (got, expected) = (
-        report["text"].as_str(),
-        bench.reference.metadata("greedy_text"),
-    );
+    same_ids(&token_ids(&report)?, &expected, bench.reference.f32("greedy_logits").ok().as_ref())?;
+    let (got, expected) = (report["text"].as_str(), bench.reference.metadata("greedy_text"));
     if got == expected.as_deref() {
         Ok(())
     } else {
@@ -128,10 +104,8 @@ pub(crate) fn smollm2_trials(
     model: &Arc<SmolLm2>,
     log: &Arc<Log>,
 ) -> Vec<Trial> {
-    let checks: [(&str, TagCheck); 2] = [
-        ("logits", smollm2_logits),
-        ("greedy", |bench, tag| bench.check_greedy(tag)),
-    ];
+    let checks: [(&str, TagCheck); 2] =
+        [("logits", smollm2_logits), ("greedy", |bench, tag| bench.check_greedy(tag))];
     let trial = |tag: &'static str, (name, check): (&str, TagCheck)| {
         let (model, log) = (model.clone(), log.clone());
         Trial::ignorable_test(format!("{device}::{SMOLLM2}::{tag}::{name}"), move || {
@@ -151,10 +125,7 @@ pub(crate) fn smollm2_trials(
             Ok(Completion::Completed)
         })
     };
-    SMOLLM2_TAGS
-        .iter()
-        .flat_map(|tag| checks.map(|check| trial(tag, check)))
-        .collect()
+    SMOLLM2_TAGS.iter().flat_map(|tag| checks.map(|check| trial(tag, check))).collect()
 }
 
 /// All logits of the last position; the 20 best and the normaliser of every position.
@@ -171,34 +142,22 @@ fn smollm2_logits(bench: &Bench, tag: &str) -> Result<(), String> {
             last.values.len()
         ));
     }
-    bench.judge(
-        tag,
-        "last logits",
-        worst(got.row(ids.len() - 1), &last.values)?,
-    )?;
+    bench.judge(tag, "last logits", worst(got.row(ids.len() - 1), &last.values)?)?;
 
     let top_ids = bench.reference.ids(&of("top20.ids"))?;
     let top = bench.reference.f32(&of("top20.logits"))?;
     let normaliser = bench.reference.f32(&of("logsumexp"))?;
     for position in 0..ids.len() {
         let what = format!("position {position}");
-        let best: Vec<usize> = top_ids[position * 20..(position + 1) * 20]
-            .iter()
-            .map(|&id| id as usize)
-            .collect();
+        let best: Vec<usize> =
+            top_ids[position * 20..(position + 1) * 20].iter().map(|&id| id as usize).collect();
         let row = got.row(position);
         let ours: Vec<f32> = best.iter().map(|&id| row[id]).collect();
-        bench.judge(
-            tag,
-            &format!("{what}, top 20"),
-            worst(&ours, top.row(position))?,
-        )?;
+        bench.judge(tag, &format!("{what}, top 20"), worst(&ours, top.row(position))?)?;
         // near ties may change order, but nothing else may rise above the twentieth
         let bound = top.row(position)[19] + bench.subject.tolerance;
-        if let Some((id, logit)) = row
-            .iter()
-            .enumerate()
-            .find(|(id, logit)| **logit > bound && !best.contains(id))
+        if let Some((id, logit)) =
+            row.iter().enumerate().find(|(id, logit)| **logit > bound && !best.contains(id))
         {
             return Err(format!(
                 "{what}: id {id} has logit {logit}, above the reference's twentieth"

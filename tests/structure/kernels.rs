@@ -39,12 +39,9 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Kernel>, String> {
         if statement.is_empty() || (statement.contains('[') && !statement.ends_with(']')) {
             continue; // blank, or a list that goes on
         }
-        let (key, value) = statement
-            .split_once('=')
-            .ok_or_else(|| fail("expected 'key = value'"))?;
-        let kernel = kernels
-            .last_mut()
-            .ok_or_else(|| fail("a key before the first [[kernel]]"))?;
+        let (key, value) =
+            statement.split_once('=').ok_or_else(|| fail("expected 'key = value'"))?;
+        let kernel = kernels.last_mut().ok_or_else(|| fail("a key before the first [[kernel]]"))?;
         let mut values = strings(value.trim()).ok_or_else(|| fail("expected strings"))?;
         match key.trim() {
             "name" if values.len() == 1 => kernel.name = values.remove(0),
@@ -67,19 +64,13 @@ pub(crate) fn violations(kernels: &[Kernel], tree: &Tree) -> Vec<String> {
     let mut rows: BTreeMap<&str, &Kernel> = BTreeMap::new();
     for kernel in kernels {
         if rows.insert(&kernel.name, kernel).is_some() {
-            found.push(format!(
-                "shaders/kernels.toml names '{}' twice",
-                kernel.name
-            ));
+            found.push(format!("shaders/kernels.toml names '{}' twice", kernel.name));
         }
     }
     let has = |kernel: &Kernel, backend: &str| kernel.backends.iter().any(|b| b == backend);
     // a fused kernel has no twin of its own: those of the ops it stands for are its specification
-    let specified: BTreeSet<&String> = kernels
-        .iter()
-        .filter(|k| has(k, "cpu"))
-        .flat_map(|k| &k.ops)
-        .collect();
+    let specified: BTreeSet<&String> =
+        kernels.iter().filter(|k| has(k, "cpu")).flat_map(|k| &k.ops).collect();
 
     for kernel in kernels {
         let name = &kernel.name;
@@ -103,29 +94,16 @@ pub(crate) fn violations(kernels: &[Kernel], tree: &Tree) -> Vec<String> {
             }
         }
         let places = [
-            (
-                has(kernel, "cpu"),
-                &tree.twins,
-                format!("src/backend/cpu/kernels/{name}.rs"),
-            ),
-            (
-                has(kernel, "wgpu"),
-                &tree.shaders,
-                format!("shaders/{name}.wgsl"),
-            ),
-            (
-                has(kernel, "cuda"),
-                &tree.cuda,
-                format!("shaders/cuda/{name}.cu"),
-            ),
+            (has(kernel, "cpu"), &tree.twins, format!("src/backend/cpu/kernels/{name}.rs")),
+            (has(kernel, "wgpu"), &tree.shaders, format!("shaders/{name}.wgsl")),
+            (has(kernel, "cuda"), &tree.cuda, format!("shaders/cuda/{name}.cu")),
             (true, &tree.cases, format!("tests/cases/{name}.toml")),
         ];
         for (wanted, files, path) in places {
             match (wanted, files.contains(name)) {
                 (true, false) => found.push(format!("kernel '{name}' has no {path}")),
-                (false, true) => found.push(format!(
-                    "{path} exists but kernel '{name}' does not list its backend"
-                )),
+                (false, true) => found
+                    .push(format!("{path} exists but kernel '{name}' does not list its backend")),
                 (true, true) | (false, false) => {}
             }
         }
@@ -137,13 +115,8 @@ pub(crate) fn violations(kernels: &[Kernel], tree: &Tree) -> Vec<String> {
         (&tree.cases, "case file"),
     ];
     for (names, kind) in files {
-        for name in names
-            .iter()
-            .filter(|name| !rows.contains_key(name.as_str()))
-        {
-            found.push(format!(
-                "{kind} '{name}' has no entry in shaders/kernels.toml"
-            ));
+        for name in names.iter().filter(|name| !rows.contains_key(name.as_str())) {
+            found.push(format!("{kind} '{name}' has no entry in shaders/kernels.toml"));
         }
     }
     found
@@ -194,16 +167,9 @@ mod tests {
 
     #[test]
     fn names_agree_when_every_place_has_them() {
-        let tree = Tree {
-            twins: set(&["rms_norm"]),
-            cases: set(&["rms_norm"]),
-            ..Tree::default()
-        };
+        let tree = Tree { twins: set(&["rms_norm"]), cases: set(&["rms_norm"]), ..Tree::default() };
 
-        assert_eq!(
-            violations(&parse(TABLE).expect("valid"), &tree),
-            Vec::<String>::new()
-        );
+        assert_eq!(violations(&parse(TABLE).expect("valid"), &tree), Vec::<String>::new());
     }
 
     #[test]
@@ -222,12 +188,8 @@ mod tests {
     #[test]
     fn a_file_without_a_row_or_a_backend_is_named() {
         let names = set(&["rms_norm"]);
-        let tree = Tree {
-            twins: names.clone(),
-            cases: names.clone(),
-            shaders: names,
-            ..Tree::default()
-        };
+        let tree =
+            Tree { twins: names.clone(), cases: names.clone(), shaders: names, ..Tree::default() };
 
         assert_eq!(violations(&[], &tree).len(), 3);
         assert_eq!(violations(&parse(TABLE).expect("valid"), &tree).len(), 1); // wgpu is not listed

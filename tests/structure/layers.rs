@@ -34,10 +34,7 @@ pub(crate) struct Module<'a> {
 pub(crate) fn violations(modules: &[Module]) -> Vec<String> {
     let lib = modules.iter().find(|m| m.path == "lib.rs");
     let exported = lib.map(|m| reexports(m.code)).unwrap_or_default();
-    modules
-        .iter()
-        .flat_map(|module| module_violations(module, &exported))
-        .collect()
+    modules.iter().flat_map(|module| module_violations(module, &exported)).collect()
 }
 
 fn module_violations(module: &Module, exported: &BTreeMap<String, String>) -> Vec<String> {
@@ -61,9 +58,9 @@ fn module_violations(module: &Module, exported: &BTreeMap<String, String>) -> Ve
         let place = format!("src/{}:{}", module.path, line_of(module.code, at));
         match tier(used) {
             Some(other) if other <= own => {}
-            Some(_) => found.push(format!(
-                "{place}: '{owner}' uses '{used}', which is to its right"
-            )),
+            Some(_) => {
+                found.push(format!("{place}: '{owner}' uses '{used}', which is to its right"))
+            }
             None => found.push(format!(
                 "{place}: 'crate::{name}' is neither a module with a place nor a re-export"
             )),
@@ -78,9 +75,7 @@ fn tier(module: &str) -> Option<usize> {
 
 /// `format/page.rs` and `format/mod.rs` belong to `format`, `kv.rs` to `kv`.
 fn top(path: &str) -> &str {
-    path.split('/')
-        .next()
-        .map_or(path, |first| first.strip_suffix(".rs").unwrap_or(first))
+    path.split('/').next().map_or(path, |first| first.strip_suffix(".rs").unwrap_or(first))
 }
 
 /// How many `super` lead from this file's module to the crate root.
@@ -108,16 +103,8 @@ fn uses(code: &str, depth: usize) -> Vec<(usize, String)> {
 /// `a::b` gives `a`; `{a::{b, c}, d}` gives `a` and `d`.
 fn heads(text: &str) -> Vec<String> {
     let Some(group) = text.strip_prefix('{') else {
-        let name: String = text
-            .bytes()
-            .take_while(|&b| is_word(b))
-            .map(char::from)
-            .collect();
-        return if name.is_empty() {
-            Vec::new()
-        } else {
-            vec![name]
-        };
+        let name: String = text.bytes().take_while(|&b| is_word(b)).map(char::from).collect();
+        return if name.is_empty() { Vec::new() } else { vec![name] };
     };
     let (mut depth, mut expect, mut names) = (0, true, Vec::new());
     for (at, c) in group.char_indices() {
@@ -182,18 +169,12 @@ mod tests {
     fn layering_rejects_a_module_to_the_right() {
         let found = check("model/spec.rs", "\nuse crate::engine::Engine;");
 
-        assert_eq!(
-            found,
-            ["src/model/spec.rs:2: 'model' uses 'engine', which is to its right"]
-        );
+        assert_eq!(found, ["src/model/spec.rs:2: 'model' uses 'engine', which is to its right"]);
     }
 
     #[test]
     fn layering_reads_groups_reexports_and_paths_in_code() {
-        assert_eq!(
-            check("plan.rs", "use crate::{model::{spec, rope}, kv};").len(),
-            1
-        );
+        assert_eq!(check("plan.rs", "use crate::{model::{spec, rope}, kv};").len(), 1);
         assert_eq!(check("plan.rs", "fn f(e: &crate::Engine) {}").len(), 1);
         assert_eq!(check("plan.rs", "use crate::S;").len(), 1);
         assert_eq!(check("plan.rs", "fn f() { crate::cli::run() }").len(), 1);
@@ -201,14 +182,8 @@ mod tests {
 
     #[test]
     fn layering_follows_super_to_the_root_only() {
-        assert_eq!(
-            check("format/page.rs", "use super::super::engine::Engine;").len(),
-            1
-        );
-        assert_eq!(
-            check("format/page.rs", "use super::engine;"),
-            Vec::<String>::new()
-        );
+        assert_eq!(check("format/page.rs", "use super::super::engine::Engine;").len(), 1);
+        assert_eq!(check("format/page.rs", "use super::engine;"), Vec::<String>::new());
         assert_eq!(check("kv.rs", "use super::engine;").len(), 1);
     }
 
@@ -216,9 +191,6 @@ mod tests {
     fn layering_rejects_unknown_modules_and_exempts_error() {
         assert_eq!(check("utils.rs", "").len(), 1);
         assert_eq!(check("plan.rs", "use crate::helpers;").len(), 1);
-        assert_eq!(
-            check("error.rs", "use crate::engine;"),
-            Vec::<String>::new()
-        );
+        assert_eq!(check("error.rs", "use crate::engine;"), Vec::<String>::new());
     }
 }

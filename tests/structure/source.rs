@@ -63,23 +63,15 @@ pub(crate) fn without_tests(code: &str) -> String {
 
 /// Byte offsets where `word` stands alone in `text`, not as a part of a longer identifier.
 pub(crate) fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
-    text.match_indices(word)
-        .map(|(at, _)| at)
-        .filter(move |&at| {
-            !word_before(text.as_bytes(), at)
-                && !text
-                    .as_bytes()
-                    .get(at + word.len())
-                    .is_some_and(|&b| is_word(b))
-        })
+    text.match_indices(word).map(|(at, _)| at).filter(move |&at| {
+        !word_before(text.as_bytes(), at)
+            && !text.as_bytes().get(at + word.len()).is_some_and(|&b| is_word(b))
+    })
 }
 
 /// The line (from 1) of a byte offset.
 pub(crate) fn line_of(text: &str, at: usize) -> usize {
-    1 + text.as_bytes()[..at]
-        .iter()
-        .filter(|&&b| b == b'\n')
-        .count()
+    1 + text.as_bytes()[..at].iter().filter(|&&b| b == b'\n').count()
 }
 
 pub(crate) fn is_word(byte: u8) -> bool {
@@ -91,10 +83,7 @@ fn word_before(bytes: &[u8], at: usize) -> bool {
 }
 
 fn line_end(bytes: &[u8], at: usize) -> usize {
-    bytes[at..]
-        .iter()
-        .position(|&b| b == b'\n')
-        .map_or(bytes.len(), |n| at + n)
+    bytes[at..].iter().position(|&b| b == b'\n').map_or(bytes.len(), |n| at + n)
 }
 
 /// Block comments nest in Rust.
@@ -198,10 +187,7 @@ mod tests {
     fn code_ends_nested_comments_and_escaped_quotes() {
         let code = code("/* a /* b */ c */ one(); \"\\\"two\"; '\\''; three();");
 
-        assert_eq!(
-            code.split_whitespace().collect::<String>(),
-            "one();;;three();"
-        );
+        assert_eq!(code.split_whitespace().collect::<String>(), "one();;;three();");
     }
 
     #[test]
@@ -210,18 +196,12 @@ mod tests {
 
         let kept = without_tests(code);
 
-        assert_eq!(
-            kept.split_whitespace().collect::<Vec<_>>().join(" "),
-            "fn a() {} fn c() {}"
-        );
+        assert_eq!(kept.split_whitespace().collect::<Vec<_>>().join(" "), "fn a() {} fn c() {}");
         assert_eq!(line_of(&kept, kept.find("fn c").expect("kept")), 4);
     }
 
     #[test]
     fn words_does_not_find_parts_of_identifiers() {
-        assert_eq!(
-            words("unsafe_code unsafe not_unsafe", "unsafe").collect::<Vec<_>>(),
-            [12]
-        );
+        assert_eq!(words("unsafe_code unsafe not_unsafe", "unsafe").collect::<Vec<_>>(), [12]);
     }
 }
