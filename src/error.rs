@@ -19,6 +19,21 @@ pub enum Error {
     /// A step cannot be taken.
     #[error(transparent)]
     Engine(#[from] crate::engine::Error),
+    /// A tokenizer is damaged, or cannot encode.
+    #[error(transparent)]
+    Tokenizer(#[from] crate::tokenizer::Error),
+    /// A chat template is damaged, or refuses a conversation.
+    #[error(transparent)]
+    Chat(#[from] crate::chat::Error),
+    /// Stop strings that cannot be honoured.
+    #[error(transparent)]
+    Detokenize(#[from] crate::detokenize::Error),
+    /// A sampler setting is out of range.
+    #[error(transparent)]
+    Sample(#[from] crate::sample::Error),
+    /// Text generation lacks something.
+    #[error(transparent)]
+    Generate(#[from] crate::generate::Error),
 }
 
 impl Error {
@@ -29,7 +44,11 @@ impl Error {
             Error::Format(error) => error.hint(),
             Error::Backend(error) => error.hint(),
             Error::Engine(error) => error.hint(),
-            Error::Spec(_) | Error::Plan(_) => None,
+            Error::Tokenizer(error) => error.hint(),
+            Error::Chat(error) => error.hint(),
+            Error::Detokenize(error) => error.hint(),
+            Error::Generate(error) => error.hint(),
+            Error::Sample(_) | Error::Spec(_) | Error::Plan(_) => None,
         }
     }
 }
