@@ -88,10 +88,7 @@ impl Incremental {
 
     /// What `whole` adds to the text shown so far; nothing while the decoder has changed its mind about that.
     fn opaque_rest(&mut self, whole: String) -> String {
-        let rest = whole
-            .strip_prefix(&self.opaque_shown)
-            .unwrap_or_default()
-            .to_owned();
+        let rest = whole.strip_prefix(&self.opaque_shown).unwrap_or_default().to_owned();
         self.opaque_shown.push_str(&rest);
         rest
     }
@@ -141,16 +138,9 @@ impl StopStrings {
     /// **Errors** when a stop string is empty.
     pub fn new(stops: Vec<String>) -> Result<Self, Error> {
         if let Some(place) = stops.iter().position(String::is_empty) {
-            return Err(Error::EmptyStop {
-                index: place + 1,
-                count: stops.len(),
-            });
+            return Err(Error::EmptyStop { index: place + 1, count: stops.len() });
         }
-        Ok(Self {
-            stops,
-            held: String::new(),
-            stopped: None,
-        })
+        Ok(Self { stops, held: String::new(), stopped: None })
     }
 
     /// Adds text and returns what is certainly in front of any stop string. After a stop, nothing comes out.
@@ -163,11 +153,8 @@ impl StopStrings {
         for (place, c) in self.held[before..].char_indices() {
             let end = before + place + c.len_utf8();
             let read = &self.held[..end];
-            let matches = self
-                .stops
-                .iter()
-                .enumerate()
-                .filter(|(_, stop)| read.ends_with(stop.as_str()));
+            let matches =
+                self.stops.iter().enumerate().filter(|(_, stop)| read.ends_with(stop.as_str()));
             if let Some((index, stop)) = matches.max_by_key(|(_, stop)| stop.len()) {
                 self.stopped = Some(index);
                 self.held.truncate(end - stop.len());
@@ -186,24 +173,13 @@ impl StopStrings {
 
     /// The stop string that ended the text.
     pub fn stopped(&self) -> Option<&str> {
-        self.stopped
-            .and_then(|index| self.stops.get(index))
-            .map(String::as_str)
+        self.stopped.and_then(|index| self.stops.get(index)).map(String::as_str)
     }
 
     /// Bytes of the longest suffix that begins a stop string without completing it.
     fn held_length(&self) -> usize {
-        let longest = self
-            .stops
-            .iter()
-            .map(String::len)
-            .max()
-            .unwrap_or(0)
-            .saturating_sub(1);
-        let suffixes = self
-            .held
-            .char_indices()
-            .map(|(start, _)| &self.held[start..]);
+        let longest = self.stops.iter().map(String::len).max().unwrap_or(0).saturating_sub(1);
+        let suffixes = self.held.char_indices().map(|(start, _)| &self.held[start..]);
         suffixes
             .filter(|suffix| suffix.len() <= longest)
             .find(|suffix| self.stops.iter().any(|stop| stop.starts_with(suffix)))

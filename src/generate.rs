@@ -9,7 +9,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::chat::channels::{Event, Reader, Style};
-use crate::chat::{Conversation, Rendered, RenderOptions, Template};
+use crate::chat::{Conversation, RenderOptions, Rendered, Template};
 use crate::detokenize::StopStrings;
 use crate::engine::{self, Builder, Engine, Session};
 use crate::format::{Pages, asset};
@@ -238,7 +238,8 @@ struct Writer {
 impl Writer {
     fn new(model: &Model, options: &Options) -> crate::Result<Self> {
         let style = options.style.unwrap_or(Style::Plain);
-        let reader = model.tokenizer.as_ref().map(|tokenizer| Reader::new(Arc::clone(tokenizer), style));
+        let reader =
+            model.tokenizer.as_ref().map(|tokenizer| Reader::new(Arc::clone(tokenizer), style));
         Ok(Writer { reader, stops: StopStrings::new(options.stop.clone())? })
     }
 

@@ -52,9 +52,7 @@ impl Style {
             || source.contains(END_THINK)
             || tokenizer.id_of(END_THINK).is_some()
         {
-            return Self::Think {
-                open: prompt.text.trim_end().ends_with(THINK),
-            };
+            return Self::Think { open: prompt.text.trim_end().ends_with(THINK) };
         }
         Self::Plain
     }
@@ -117,15 +115,9 @@ impl Parser {
         let state = match style {
             Style::Plain => State::Plain,
             Style::Think { open } => State::BeforeThink { open },
-            Style::Harmony => State::Header {
-                role: String::new(),
-                channel: None,
-            },
+            Style::Harmony => State::Header { role: String::new(), channel: None },
         };
-        Self {
-            state,
-            held: String::new(),
-        }
+        Self { state, held: String::new() }
     }
 
     /// Adds text in which markers count.
@@ -168,15 +160,12 @@ impl Parser {
         let held = std::mem::take(&mut self.held);
         self.text(&held, &mut events);
         match std::mem::replace(&mut self.state, State::Between) {
-            State::Body {
-                channel: Channel::Call { name, arguments },
-            } => {
+            State::Body { channel: Channel::Call { name, arguments } } => {
                 events.push(Event::ToolCall { name, arguments });
             }
-            State::Header {
-                role,
-                channel: None,
-            } if !role.is_empty() => events.push(Event::Content(role)),
+            State::Header { role, channel: None } if !role.is_empty() => {
+                events.push(Event::Content(role))
+            }
             _ => {}
         }
         merged(events)
@@ -202,11 +191,8 @@ impl Parser {
                 let open = *open;
                 let begins = text.trim_start();
                 if !begins.is_empty() {
-                    self.state = if open {
-                        State::Thinking { started: true }
-                    } else {
-                        State::Plain
-                    };
+                    self.state =
+                        if open { State::Thinking { started: true } } else { State::Plain };
                     events.push(if open {
                         Event::Reasoning(begins.to_owned())
                     } else {
@@ -229,15 +215,13 @@ impl Parser {
                 }
             }
             State::Header { role, channel } => channel.as_mut().unwrap_or(role).push_str(text),
-            State::Body {
-                channel: Channel::Answer,
-            } => events.push(Event::Content(text.to_owned())),
-            State::Body {
-                channel: Channel::Reasoning,
-            } => events.push(Event::Reasoning(text.to_owned())),
-            State::Body {
-                channel: Channel::Call { arguments, .. },
-            } => arguments.push_str(text),
+            State::Body { channel: Channel::Answer } => {
+                events.push(Event::Content(text.to_owned()))
+            }
+            State::Body { channel: Channel::Reasoning } => {
+                events.push(Event::Reasoning(text.to_owned()))
+            }
+            State::Body { channel: Channel::Call { arguments, .. } } => arguments.push_str(text),
             State::Between => {}
         }
     }
@@ -249,22 +233,17 @@ impl Parser {
             (END_THINK, _) => State::AfterThink,
             ("<|start|>", state) => {
                 end_call(state, events);
-                State::Header {
-                    role: String::new(),
-                    channel: None,
-                }
+                State::Header { role: String::new(), channel: None }
             }
-            ("<|channel|>", State::Header { role, .. }) => State::Header {
-                role,
-                channel: Some(String::new()),
-            },
-            ("<|channel|>", _) => State::Header {
-                role: String::new(),
-                channel: Some(String::new()),
-            },
-            ("<|message|>", State::Header { role, channel }) => State::Body {
-                channel: Channel::of(&role, channel.as_deref()),
-            },
+            ("<|channel|>", State::Header { role, .. }) => {
+                State::Header { role, channel: Some(String::new()) }
+            }
+            ("<|channel|>", _) => {
+                State::Header { role: String::new(), channel: Some(String::new()) }
+            }
+            ("<|message|>", State::Header { role, channel }) => {
+                State::Body { channel: Channel::of(&role, channel.as_deref()) }
+            }
             ("<|constrain|>", State::Header { role, channel }) => {
                 // the format of the message, such as `json`, is one more word of the header
                 let channel = channel.map(|channel| channel + " ");
@@ -282,15 +261,10 @@ impl Parser {
 impl Channel {
     /// What a header announces. A recipient (`to=functions.name`) may stand behind the role or the channel.
     fn of(role: &str, channel: Option<&str>) -> Self {
-        let words = || {
-            role.split_whitespace()
-                .chain(channel.unwrap_or_default().split_whitespace())
-        };
+        let words =
+            || role.split_whitespace().chain(channel.unwrap_or_default().split_whitespace());
         if let Some(name) = words().find_map(|word| word.strip_prefix("to=")) {
-            return Self::Call {
-                name: name.to_owned(),
-                arguments: String::new(),
-            };
+            return Self::Call { name: name.to_owned(), arguments: String::new() };
         }
         match channel.and_then(|channel| channel.split_whitespace().next()) {
             Some("analysis") => Self::Reasoning,
@@ -301,34 +275,23 @@ impl Channel {
 }
 
 fn end_call(state: State, events: &mut Vec<Event>) {
-    if let State::Body {
-        channel: Channel::Call { name, arguments },
-    } = state
-    {
+    if let State::Body { channel: Channel::Call { name, arguments } } = state {
         events.push(Event::ToolCall { name, arguments });
     }
 }
 
 /// The first marker in `text`, and where.
 fn first_of(text: &str, markers: &'static [&'static str]) -> Option<(usize, &'static str)> {
-    markers
-        .iter()
-        .filter_map(|marker| Some((text.find(marker)?, *marker)))
-        .min()
+    markers.iter().filter_map(|marker| Some((text.find(marker)?, *marker))).min()
 }
 
 /// Bytes at the end of `text` that may still become a marker.
 fn partial_marker(text: &str, markers: &[&str]) -> usize {
     let suffixes = text.char_indices().map(|(start, _)| &text[start..]);
     let begun = |suffix: &&str| {
-        markers
-            .iter()
-            .any(|marker| marker.len() > suffix.len() && marker.starts_with(suffix))
+        markers.iter().any(|marker| marker.len() > suffix.len() && marker.starts_with(suffix))
     };
-    suffixes
-        .filter(|suffix| suffix.len() < 16)
-        .find(begun)
-        .map_or(0, str::len)
+    suffixes.filter(|suffix| suffix.len() < 16).find(begun).map_or(0, str::len)
 }
 
 /// Joins neighbours of the same kind.
@@ -362,9 +325,7 @@ impl Reader {
             Style::Think { .. } => &[THINK, END_THINK],
             Style::Harmony => &HARMONY,
         };
-        let markers_are_tokens = markers
-            .iter()
-            .all(|marker| tokenizer.id_of(marker).is_some());
+        let markers_are_tokens = markers.iter().all(|marker| tokenizer.id_of(marker).is_some());
         Self {
             text: Incremental::new(Arc::clone(&tokenizer), true),
             tokenizer,

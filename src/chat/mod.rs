@@ -127,11 +127,7 @@ pub struct Message {
 impl Message {
     /// A message of plain text.
     pub fn new(role: impl Into<String>, text: impl Into<String>) -> Self {
-        Self {
-            role: role.into(),
-            content: Value::String(text.into()),
-            extra: Map::new(),
-        }
+        Self { role: role.into(), content: Value::String(text.into()), extra: Map::new() }
     }
 
     /// The same message with one more field, such as `reasoning_content`.

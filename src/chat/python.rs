@@ -45,10 +45,8 @@ pub(super) fn tojson(
         Some(indent) if !indent.is_none() && !indent.is_undefined() => Some(indent_unit(&indent)?),
         _ => None,
     };
-    let (mut item, mut key) = (
-        if indent.is_some() { "," } else { ", " }.to_owned(),
-        ": ".to_owned(),
-    );
+    let (mut item, mut key) =
+        (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned());
     if let Some(pair) = separators.filter(|pair| !pair.is_none()) {
         item = pair.get_item_by_index(0)?.to_string();
         key = pair.get_item_by_index(1)?.to_string();
@@ -106,35 +104,23 @@ impl Json {
                 if self.sorted {
                     keys.sort();
                 }
-                self.list(
-                    state,
-                    depth,
-                    ['{', '}'],
-                    keys.len(),
-                    out,
-                    |json, index, out| {
-                        let name = match keys[index].kind() {
-                            ValueKind::Bool | ValueKind::None => {
-                                str_of(state, &keys[index])?.to_lowercase()
-                            }
-                            _ => keys[index].to_string(),
-                        };
-                        json.string(state, &name, out)?;
-                        out.push_str(&json.key);
-                        json.write(state, &value.get_item(&keys[index])?, depth + 1, out)
-                    },
-                )?;
+                self.list(state, depth, ['{', '}'], keys.len(), out, |json, index, out| {
+                    let name = match keys[index].kind() {
+                        ValueKind::Bool | ValueKind::None => {
+                            str_of(state, &keys[index])?.to_lowercase()
+                        }
+                        _ => keys[index].to_string(),
+                    };
+                    json.string(state, &name, out)?;
+                    out.push_str(&json.key);
+                    json.write(state, &value.get_item(&keys[index])?, depth + 1, out)
+                })?;
             }
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.collect();
-                self.list(
-                    state,
-                    depth,
-                    ['[', ']'],
-                    items.len(),
-                    out,
-                    |json, index, out| json.write(state, &items[index], depth + 1, out),
-                )?;
+                self.list(state, depth, ['[', ']'], items.len(), out, |json, index, out| {
+                    json.write(state, &items[index], depth + 1, out)
+                })?;
             }
             kind => {
                 let detail = format!("a value of type {kind} cannot be written as JSON");
@@ -257,11 +243,7 @@ fn repr(state: &State, value: &Value, depth: usize, out: &mut String) -> Result<
 /// Text in quotes, as `repr()` writes it: single ones unless only double ones avoid a backslash.
 fn quoted(state: &State, text: &str, out: &mut String) -> Result<(), Error> {
     state.consume_fuel(text.len() as u64 / 64)?;
-    let quote = if text.contains('\'') && !text.contains('"') {
-        '"'
-    } else {
-        '\''
-    };
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
     for c in text.chars() {
         match c {
@@ -302,11 +284,7 @@ fn number(value: &Value) -> String {
     };
     if !number.is_finite() {
         let sign = if number < 0.0 { "-" } else { "" };
-        return if number.is_nan() {
-            "NaN".into()
-        } else {
-            format!("{sign}Infinity")
-        };
+        return if number.is_nan() { "NaN".into() } else { format!("{sign}Infinity") };
     }
     let scientific = format!("{number:e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));

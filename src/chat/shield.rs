@@ -19,11 +19,8 @@ use super::{Error, template};
 use crate::tokenizer::Tokenizer;
 
 /// Private-use characters, the candidates for stand-ins.
-const PRIVATE_USE: [std::ops::RangeInclusive<char>; 3] = [
-    '\u{e000}'..='\u{f8ff}',
-    '\u{f0000}'..='\u{ffffd}',
-    '\u{100000}'..='\u{10fffd}',
-];
+const PRIVATE_USE: [std::ops::RangeInclusive<char>; 3] =
+    ['\u{e000}'..='\u{f8ff}', '\u{f0000}'..='\u{ffffd}', '\u{100000}'..='\u{10fffd}'];
 
 /// Control strings of one model, and the stand-ins chosen for one conversation.
 pub(super) struct Shield<'t> {
@@ -56,20 +53,13 @@ impl<'t> Shield<'t> {
                 all.push(token);
             }
         }
-        let mut shield = Self {
-            tokenizer,
-            special,
-            all,
-            stand_ins: Vec::new(),
-        };
+        let mut shield = Self { tokenizer, special, all, stand_ins: Vec::new() };
         let mut taken: Vec<char> = source.chars().filter(|&c| is_private_use(c)).collect();
         for token in &shield.all {
             taken.extend(token.chars().filter(|&c| is_private_use(c)));
         }
         for input in inputs {
-            each_text(input, &mut |text| {
-                taken.extend(text.chars().filter(|&c| is_private_use(c)))
-            });
+            each_text(input, &mut |text| taken.extend(text.chars().filter(|&c| is_private_use(c))));
         }
         taken.sort_unstable();
         taken.dedup();
@@ -77,23 +67,17 @@ impl<'t> Shield<'t> {
         for input in inputs {
             each_text(input, &mut |text| {
                 let starts = shield.starts(text, &shield.all);
-                firsts.extend(
-                    starts
-                        .into_iter()
-                        .filter_map(|start| text[start..].chars().next()),
-                );
+                firsts.extend(starts.into_iter().filter_map(|start| text[start..].chars().next()));
             });
         }
         firsts.sort_unstable();
         firsts.dedup();
-        let mut free = PRIVATE_USE
-            .into_iter()
-            .flatten()
-            .filter(|c| taken.binary_search(c).is_err());
+        let mut free =
+            PRIVATE_USE.into_iter().flatten().filter(|c| taken.binary_search(c).is_err());
         for first in firsts {
-            let stand_in = free.next().ok_or(Error::NoStandIn {
-                count: PRIVATE_USE.into_iter().flatten().count(),
-            })?;
+            let stand_in = free
+                .next()
+                .ok_or(Error::NoStandIn { count: PRIVATE_USE.into_iter().flatten().count() })?;
             shield.stand_ins.push((first, stand_in));
         }
         Ok(shield)
@@ -101,10 +85,8 @@ impl<'t> Shield<'t> {
 
     /// Puts stand-ins into every text of `message`.
     pub(super) fn cover_message(&self, message: &mut Value) {
-        let assistant = message
-            .get("role")
-            .and_then(Value::as_str)
-            .is_some_and(template::is_assistant);
+        let assistant =
+            message.get("role").and_then(Value::as_str).is_some_and(template::is_assistant);
         let Value::Object(fields) = message else {
             return self.cover(message);
         };
@@ -133,23 +115,16 @@ impl<'t> Shield<'t> {
                     *text = covered;
                 }
             }
-            Value::Array(list) => list
-                .iter_mut()
-                .for_each(|item| self.cover_with(item, markers)),
+            Value::Array(list) => list.iter_mut().for_each(|item| self.cover_with(item, markers)),
             Value::Object(fields) => {
-                if fields
-                    .keys()
-                    .any(|key| self.covered(key, markers).is_some())
-                {
+                if fields.keys().any(|key| self.covered(key, markers).is_some()) {
                     let old = std::mem::take(fields);
                     fields.extend(
                         old.into_iter()
                             .map(|(key, item)| (self.covered(&key, markers).unwrap_or(key), item)),
                     );
                 }
-                fields
-                    .values_mut()
-                    .for_each(|item| self.cover_with(item, markers));
+                fields.values_mut().for_each(|item| self.cover_with(item, markers));
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
@@ -165,10 +140,7 @@ impl<'t> Shield<'t> {
         let mut done = 0;
         for start in starts {
             let first = text[start..].chars().next()?;
-            let (_, stand_in) = self
-                .stand_ins
-                .iter()
-                .find(|(original, _)| *original == first)?;
+            let (_, stand_in) = self.stand_ins.iter().find(|(original, _)| *original == first)?;
             out.push_str(&text[done..start]);
             out.push(*stand_in);
             done = start + first.len_utf8();

@@ -101,18 +101,15 @@ impl Template {
         let mut environment = environment();
         for (name, source) in &sources {
             let runnable = without_generation_tags(source);
-            environment
-                .add_template_owned(name.clone(), runnable)
-                .map_err(|error| Error::Syntax {
+            environment.add_template_owned(name.clone(), runnable).map_err(|error| {
+                Error::Syntax {
                     name: name.clone(),
                     line: error.line().unwrap_or(0),
                     reason: reason(&error),
-                })?;
+                }
+            })?;
         }
-        Ok(Self {
-            environment,
-            sources,
-        })
+        Ok(Self { environment, sources })
     }
 
     /// The template's source; the default one when there are several.
@@ -146,14 +143,9 @@ impl Template {
         let mut documents = Value::Array(options.documents.clone());
 
         let variables = Value::Object(options.variables.clone());
-        let shield = Shield::new(
-            tokenizer,
-            source,
-            &[&messages, &tools, &documents, &variables],
-        )?;
+        let shield = Shield::new(tokenizer, source, &[&messages, &tools, &documents, &variables])?;
         if let Value::Array(list) = &mut messages {
-            list.iter_mut()
-                .for_each(|message| shield.cover_message(message));
+            list.iter_mut().for_each(|message| shield.cover_message(message));
         }
         shield.cover(&mut tools);
         shield.cover(&mut documents);
@@ -162,19 +154,14 @@ impl Template {
         for (key, token) in tokenizer.named_tokens() {
             context.insert((*key).to_owned(), Value::String(token.clone()));
         }
-        context.insert(
-            "add_generation_prompt".into(),
-            Value::Bool(options.add_generation_prompt),
-        );
+        context.insert("add_generation_prompt".into(), Value::Bool(options.add_generation_prompt));
         context.insert("messages".into(), messages);
         context.insert("tools".into(), null_if_empty(tools));
         context.insert("documents".into(), null_if_empty(documents));
         context.extend(options.variables.clone());
         let rendered = self.render(name, &context, options.now);
         let rendered = rendered.map_err(|error| match error {
-            Error::Refused { message } => Error::Refused {
-                message: shield.uncover(&message).0,
-            },
+            Error::Refused { message } => Error::Refused { message: shield.uncover(&message).0 },
             other => other,
         })?;
 
@@ -198,12 +185,10 @@ impl Template {
             None if asked.is_none() && self.sources.len() == 1 => self.sources.keys().next(),
             None => None,
         };
-        found
-            .map(String::as_str)
-            .ok_or_else(|| Error::NoSuchTemplate {
-                name: wanted.to_owned(),
-                available: self.sources.keys().cloned().collect::<Vec<_>>().join(", "),
-            })
+        found.map(String::as_str).ok_or_else(|| Error::NoSuchTemplate {
+            name: wanted.to_owned(),
+            available: self.sources.keys().cloned().collect::<Vec<_>>().join(", "),
+        })
     }
 
     fn render(
@@ -216,27 +201,17 @@ impl Template {
             line: error.line().unwrap_or(0),
             reason: reason(error),
         };
-        let template = self
-            .environment
-            .get_template(name)
-            .map_err(|error| failed(&error))?;
-        let mut variables: BTreeMap<&str, Jinja> = context
-            .iter()
-            .map(|(key, value)| (key.as_str(), python::value(value)))
-            .collect();
+        let template = self.environment.get_template(name).map_err(|error| failed(&error))?;
+        let mut variables: BTreeMap<&str, Jinja> =
+            context.iter().map(|(key, value)| (key.as_str(), python::value(value))).collect();
         let clock = Jinja::from_function(move |format: &str| strftime(now, format));
         variables.insert("strftime_now", clock);
 
         let input: usize = context.values().map(size).sum();
         let limit = OUTPUT_BYTES + OUTPUT_FACTOR * input;
-        let mut text = CappedText {
-            bytes: Vec::new(),
-            limit,
-            overrun: false,
-        };
-        let outcome = template
-            .render_captured_to(Jinja::from_iter(variables), &mut text)
-            .map(|_| ());
+        let mut text = CappedText { bytes: Vec::new(), limit, overrun: false };
+        let outcome =
+            template.render_captured_to(Jinja::from_iter(variables), &mut text).map(|_| ());
         if text.overrun {
             return Err(Error::TooLong { limit, input });
         }
@@ -259,10 +234,7 @@ pub(super) fn is_assistant(role: &str) -> bool {
 /// The Jinja environment of `apply_chat_template`.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder()
-        .trim_blocks(true)
-        .lstrip_blocks(true)
-        .build();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     environment.set_syntax(syntax.expect("the delimiters are the default ones"));
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
@@ -297,11 +269,7 @@ fn sources(assets: &TextAssets) -> Result<BTreeMap<String, String>, Error> {
                 let field = |key: &str| entry.get(key).and_then(Value::as_str);
                 let (Some(name), Some(text)) = (field("name"), field("template")) else {
                     return Err(config
-                        .wrong(
-                            "chat_template",
-                            "a text or a list of {name, template}",
-                            entry,
-                        )
+                        .wrong("chat_template", "a text or a list of {name, template}", entry)
                         .into());
                 };
                 sources.insert(name.to_owned(), text.to_owned());
@@ -309,11 +277,7 @@ fn sources(assets: &TextAssets) -> Result<BTreeMap<String, String>, Error> {
         }
         Some(other) => {
             return Err(config
-                .wrong(
-                    "chat_template",
-                    "a text or a list of {name, template}",
-                    other,
-                )
+                .wrong("chat_template", "a text or a list of {name, template}", other)
                 .into());
         }
     }
@@ -398,9 +362,8 @@ fn prepared(message: &Message, index: usize, parts_wanted: bool) -> Result<Value
     if let Some(Value::Array(calls)) = fields.get_mut("tool_calls") {
         for call in calls {
             if let Some(arguments) = call.pointer_mut("/function/arguments")
-                && let Some(Ok(object)) = arguments
-                    .as_str()
-                    .map(serde_json::from_str::<Map<String, Value>>)
+                && let Some(Ok(object)) =
+                    arguments.as_str().map(serde_json::from_str::<Map<String, Value>>)
             {
                 *arguments = Value::Object(object);
             }
@@ -432,10 +395,7 @@ fn size(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
         Value::Array(list) => list.iter().map(size).sum(),
-        Value::Object(fields) => fields
-            .iter()
-            .map(|(key, value)| key.len() + size(value))
-            .sum(),
+        Value::Object(fields) => fields.iter().map(|(key, value)| key.len() + size(value)).sum(),
         Value::Null | Value::Bool(_) | Value::Number(_) => 8,
     }
 }
@@ -451,15 +411,11 @@ fn reason(error: &minijinja::Error) -> String {
 fn chain<'e>(
     error: &'e minijinja::Error,
 ) -> impl Iterator<Item = &'e (dyn std::error::Error + 'static)> {
-    std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |error| {
-        error.source()
-    })
+    std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |error| error.source())
 }
 
 fn raised(error: &minijinja::Error) -> Option<String> {
-    chain(error)
-        .find_map(|error| error.downcast_ref::<Raised>())
-        .map(|raised| raised.0.clone())
+    chain(error).find_map(|error| error.downcast_ref::<Raised>()).map(|raised| raised.0.clone())
 }
 
 fn out_of_fuel(error: &minijinja::Error) -> bool {

@@ -48,10 +48,7 @@ impl GenerationDefaults {
     ///
     /// **Errors** when the file is not JSON or a value has the wrong type.
     pub fn from_assets(assets: &TextAssets) -> Result<Self, Error> {
-        let file = Object::parse(
-            "generation_config.json",
-            assets.generation_config.as_deref(),
-        )?;
+        let file = Object::parse("generation_config.json", assets.generation_config.as_deref())?;
         Ok(Self {
             do_sample: file.boolean("do_sample")?,
             temperature: file.number("temperature")?,
@@ -84,10 +81,7 @@ impl Object {
     /// Parses `bytes`; a missing file is an empty object.
     pub(crate) fn parse(file: &'static str, bytes: Option<&[u8]>) -> Result<Self, Error> {
         let Some(bytes) = bytes else {
-            return Ok(Self {
-                file,
-                map: Map::new(),
-            });
+            return Ok(Self { file, map: Map::new() });
         };
         let value: Value = serde_json::from_slice(without_bom(bytes))
             .map_err(|source| Error::Json { file, source })?;
@@ -110,14 +104,8 @@ impl Object {
     /// The nested object under `key`, which carries the same file name; absent is an empty one.
     pub(crate) fn object(&self, key: &'static str) -> Result<Self, Error> {
         match self.value(key) {
-            None => Ok(Self {
-                file: self.file,
-                map: Map::new(),
-            }),
-            Some(Value::Object(map)) => Ok(Self {
-                file: self.file,
-                map: map.clone(),
-            }),
+            None => Ok(Self { file: self.file, map: Map::new() }),
+            Some(Value::Object(map)) => Ok(Self { file: self.file, map: map.clone() }),
             Some(other) => Err(self.wrong(key, "an object", other)),
         }
     }
@@ -182,12 +170,7 @@ impl Object {
 
     /// The error for a value of the wrong type under `key`.
     pub(crate) fn wrong(&self, key: &'static str, expected: &'static str, found: &Value) -> Error {
-        Error::WrongType {
-            file: self.file,
-            key,
-            expected,
-            found: kind(found),
-        }
+        Error::WrongType { file: self.file, key, expected, found: kind(found) }
     }
 }
 
@@ -208,10 +191,7 @@ mod tests {
     use super::*;
 
     fn with_generation(text: &str) -> TextAssets {
-        TextAssets {
-            generation_config: Some(text.as_bytes().to_vec()),
-            ..TextAssets::default()
-        }
+        TextAssets { generation_config: Some(text.as_bytes().to_vec()), ..TextAssets::default() }
     }
 
     #[test]
@@ -233,9 +213,7 @@ mod tests {
             .expect_err("not JSON");
 
         assert!(
-            error
-                .to_string()
-                .starts_with("generation_config.json is not valid JSON"),
+            error.to_string().starts_with("generation_config.json is not valid JSON"),
             "{error}"
         );
     }
@@ -263,11 +241,9 @@ mod tests {
     #[test]
     fn object_ids_accepts_one_or_many_and_drops_impossible_ones() {
         let one = Object::parse("config.json", Some(br#"{"eos_token_id": 7}"#)).expect("valid");
-        let many = Object::parse(
-            "config.json",
-            Some(br#"{"eos_token_id": [1, -1, 99999999999, 3]}"#),
-        )
-        .expect("valid");
+        let many =
+            Object::parse("config.json", Some(br#"{"eos_token_id": [1, -1, 99999999999, 3]}"#))
+                .expect("valid");
         let wrong =
             Object::parse("config.json", Some(br#"{"eos_token_id": [1.5]}"#)).expect("valid");
 

@@ -31,21 +31,14 @@ struct Entry {
 impl AddedTokens {
     /// Indexes the added tokens of a tokenizer; normalised ones are matched in normalised text.
     pub(super) fn new(hf: &tokenizers::Tokenizer) -> Self {
-        let mut added = Self {
-            verbatim: empty_index(),
-            normalized: empty_index(),
-        };
+        let mut added = Self { verbatim: empty_index(), normalized: empty_index() };
         for (id, token) in hf.get_added_tokens_decoder() {
             let pattern = if token.normalized {
                 normalize(hf, &token.content)
             } else {
                 token.content.clone()
             };
-            let index = if token.normalized {
-                &mut added.normalized
-            } else {
-                &mut added.verbatim
-            };
+            let index = if token.normalized { &mut added.normalized } else { &mut added.verbatim };
             if let Some(&first) = pattern.as_bytes().first() {
                 index[usize::from(first)].push(Entry { id, pattern, token });
             }
@@ -64,10 +57,7 @@ fn empty_index() -> Vec<Vec<Entry>> {
 /// The text after the tokenizer's normaliser; unchanged where that fails.
 fn normalize(hf: &tokenizers::Tokenizer, text: &str) -> String {
     let mut string = NormalizedString::from(text);
-    match hf
-        .get_normalizer()
-        .map(|normalizer| normalizer.normalize(&mut string))
-    {
+    match hf.get_normalizer().map(|normalizer| normalizer.normalize(&mut string)) {
         Some(Err(_)) => text.to_owned(),
         Some(Ok(())) | None => string.get().to_owned(),
     }
@@ -82,9 +72,7 @@ pub(super) fn encode_guarded(
 ) -> tokenizers::Result<Vec<u32>> {
     let free = |range: Bytes<usize>| {
         let next = guarded.partition_point(|guard| guard.end <= range.start);
-        guarded
-            .get(next)
-            .is_none_or(|guard| guard.start >= range.end)
+        guarded.get(next).is_none_or(|guard| guard.start >= range.end)
     };
     let mut string = PreTokenizedString::from(text);
     string.split(|_, part| Ok(cut(part, &added.verbatim, &free)))?;
@@ -98,10 +86,7 @@ pub(super) fn encode_guarded(
         pre_tokenizer.pre_tokenize(&mut string)?;
     }
     string.tokenize(|part| hf.get_model().tokenize(part.get()))?;
-    Ok(string
-        .into_encoding(None, 0, OffsetType::None)?
-        .get_ids()
-        .to_vec())
+    Ok(string.into_encoding(None, 0, OffsetType::None)?.get_ids().to_vec())
 }
 
 /// Splits one part at the added tokens found in it.
@@ -128,9 +113,7 @@ fn cut(
             continue;
         };
         let (mut start, mut end) = (at, at + entry.pattern.len());
-        let original = part
-            .convert_offsets(Range::Normalized(start..end))
-            .unwrap_or(start..end);
+        let original = part.convert_offsets(Range::Normalized(start..end)).unwrap_or(start..end);
         if !free(base + original.start..base + original.end) {
             at += 1;
             continue;
@@ -164,11 +147,7 @@ fn cut(
 }
 
 fn slice(part: &NormalizedString, range: Bytes<usize>) -> Option<NormalizedString> {
-    if range.start >= range.end {
-        None
-    } else {
-        part.slice(Range::Normalized(range))
-    }
+    if range.start >= range.end { None } else { part.slice(Range::Normalized(range)) }
 }
 
 fn is_word(c: char) -> bool {
@@ -181,15 +160,12 @@ pub(super) fn marker_starts(
     text: &str,
     markers: &[String],
 ) -> Vec<usize> {
-    let mut starts: Vec<usize> = markers
-        .iter()
-        .flat_map(|marker| overlapping(text, marker))
-        .collect();
+    let mut starts: Vec<usize> =
+        markers.iter().flat_map(|marker| overlapping(text, marker)).collect();
     if hf.get_normalizer().is_some() {
         let mut string = NormalizedString::from(text);
-        if let Some(Ok(())) = hf
-            .get_normalizer()
-            .map(|normalizer| normalizer.normalize(&mut string))
+        if let Some(Ok(())) =
+            hf.get_normalizer().map(|normalizer| normalizer.normalize(&mut string))
         {
             for marker in markers {
                 for place in overlapping(string.get(), marker) {

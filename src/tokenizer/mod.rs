@@ -92,11 +92,7 @@ pub struct ExtraBos {
 
 impl std::fmt::Display for ExtraBos {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "the prompt brings {} although one is there already; one was kept",
-            self.token
-        )
+        write!(f, "the prompt brings {} although one is there already; one was kept", self.token)
     }
 }
 
@@ -142,15 +138,8 @@ struct Parts {
 }
 
 /// Names under which tokenizer_config.json lists special tokens and templates use them.
-const NAMED_TOKENS: [&str; 7] = [
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-];
+const NAMED_TOKENS: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 /// Tokens that end a turn in the chat formats in use; each counts only when the model's template names it.
 const TURN_ENDS: [&str; 12] = [
@@ -174,21 +163,15 @@ impl Tokenizer {
     /// **Errors** when a file is missing, not JSON, has a value of the wrong type, or names an impossible tokenizer.
     pub fn from_assets(assets: &TextAssets) -> Result<Self, Error> {
         let bytes = without_bom(assets.tokenizer_json.as_deref().ok_or(Error::Missing)?);
-        let parts: Parts = serde_json::from_slice(bytes).map_err(|source| Error::Json {
-            file: "tokenizer.json",
-            source,
-        })?;
+        let parts: Parts = serde_json::from_slice(bytes)
+            .map_err(|source| Error::Json { file: "tokenizer.json", source })?;
         let hf = build(bytes, &parts)?;
         let config = Object::parse("tokenizer_config.json", assets.tokenizer_config.as_deref())?;
-        let old_map = Object::parse(
-            "special_tokens_map.json",
-            assets.special_tokens_map.as_deref(),
-        )?;
+        let old_map =
+            Object::parse("special_tokens_map.json", assets.special_tokens_map.as_deref())?;
         let model = Object::parse("config.json", assets.config.as_deref())?;
-        let generation = Object::parse(
-            "generation_config.json",
-            assets.generation_config.as_deref(),
-        )?;
+        let generation =
+            Object::parse("generation_config.json", assets.generation_config.as_deref())?;
 
         let mut named = Vec::new();
         for name in NAMED_TOKENS {
@@ -199,10 +182,7 @@ impl Tokenizer {
             named.extend(token.map(|token| (name, token)));
         }
         let named_id = |name: &str| {
-            named
-                .iter()
-                .find(|(n, _)| *n == name)
-                .and_then(|(_, token)| hf.token_to_id(token))
+            named.iter().find(|(n, _)| *n == name).and_then(|(_, token)| hf.token_to_id(token))
         };
         let mut bos = named_id("bos_token");
         if bos.is_none() {
@@ -220,16 +200,9 @@ impl Tokenizer {
         end_ids.extend(turn_ends(assets, &config).filter_map(|token| hf.token_to_id(token)));
         end_ids.retain(|&id| hf.id_to_token(id).is_some());
 
-        let vocab_size = hf
-            .get_vocab(true)
-            .values()
-            .max()
-            .map_or(0, |&id| id as usize + 1);
+        let vocab_size = hf.get_vocab(true).values().max().map_or(0, |&id| id as usize + 1);
         if named.iter().all(|(name, _)| *name != "bos_token") {
-            named.extend(
-                bos.and_then(|id| hf.id_to_token(id))
-                    .map(|token| ("bos_token", token)),
-            );
+            named.extend(bos.and_then(|id| hf.id_to_token(id)).map(|token| ("bos_token", token)));
         }
         let mut tokenizer = Self {
             added: AddedTokens::new(&hf),
@@ -274,17 +247,14 @@ impl Tokenizer {
         };
         let present = ids.iter().take_while(|&&id| id == bos).count();
         self.settle_bos(&mut ids);
-        let warning = self
-            .hf
-            .id_to_token(bos)
-            .filter(|_| present > 1)
-            .map(|token| ExtraBos { token });
+        let warning =
+            self.hf.id_to_token(bos).filter(|_| present > 1).map(|token| ExtraBos { token });
         Ok(Prompt { ids, warning })
     }
 
     /// Token ids of `text` in which no added token is parsed: `<|im_end|>` becomes the ids of its characters.
     pub fn encode_ordinary(&self, text: &str) -> Result<Vec<u32>, Error> {
-        let whole = [0..text.len()];
+        let whole = std::array::from_fn::<_, 1, _>(|_| 0..text.len());
         self.encode_guarded(text, &whole)
     }
 
@@ -296,9 +266,7 @@ impl Tokenizer {
         if guarded.is_empty() {
             return self.hf_encode(text, false);
         }
-        shielded(text.len(), || {
-            matching::encode_guarded(&self.hf, &self.added, text, guarded)
-        })
+        shielded(text.len(), || matching::encode_guarded(&self.hf, &self.added, text, guarded))
     }
 
     /// Text of `ids`; with `skip_special`, special tokens leave no trace. Unknown ids are left out.
@@ -322,10 +290,7 @@ impl Tokenizer {
 
     /// The exact bytes of one token inside a text (`<0xE5>` is one byte, `▁the` is ` the`); unknown ids have none.
     pub fn token_bytes(&self, id: u32) -> Vec<u8> {
-        self.hf
-            .id_to_token(id)
-            .map(|token| self.spelling.bytes_of(&token))
-            .unwrap_or_default()
+        self.hf.id_to_token(id).map(|token| self.spelling.bytes_of(&token)).unwrap_or_default()
     }
 
     /// The token as stored, before decoding; `None` for an unknown id.
@@ -341,9 +306,7 @@ impl Tokenizer {
     /// True for tokens marked special: control tokens that decoding may skip.
     pub fn is_special(&self, id: u32) -> bool {
         let added = self.hf.get_added_vocabulary();
-        added
-            .simple_id_to_token(id)
-            .is_some_and(|token| added.is_special_token(&token))
+        added.simple_id_to_token(id).is_some_and(|token| added.is_special_token(&token))
     }
 
     /// One more than the highest id. A model's logits may have more columns, as padding.
@@ -380,10 +343,8 @@ impl Tokenizer {
     /// Added tokens as (text, special).
     pub(crate) fn added_tokens(&self) -> Vec<(String, bool)> {
         let tokens = self.hf.get_added_tokens_decoder();
-        let mut list: Vec<(String, bool)> = tokens
-            .into_values()
-            .map(|token| (token.content, token.special))
-            .collect();
+        let mut list: Vec<(String, bool)> =
+            tokens.into_values().map(|token| (token.content, token.special)).collect();
         list.sort_unstable();
         list
     }
@@ -395,11 +356,7 @@ impl Tokenizer {
 
     /// The token as stored, unless it is unknown or a special one to be skipped.
     pub(crate) fn shown_token(&self, id: u32, skip_special: bool) -> Option<String> {
-        if skip_special && self.is_special(id) {
-            None
-        } else {
-            self.hf.id_to_token(id)
-        }
+        if skip_special && self.is_special(id) { None } else { self.hf.id_to_token(id) }
     }
 
     /// Makes `ids` begin with exactly one begin-of-text token where the tokenizer adds it, at most one elsewhere.
@@ -414,34 +371,22 @@ impl Tokenizer {
     }
 
     fn hf_encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Error> {
-        shielded(text.len(), || {
-            Ok(self.hf.encode_fast(text, add_special)?.get_ids().to_vec())
-        })
+        shielded(text.len(), || Ok(self.hf.encode_fast(text, add_special)?.get_ids().to_vec()))
     }
 }
 
 /// Builds the tokenizer without truncation and padding: nothing may be cut silently.
 fn build(bytes: &[u8], parts: &Parts) -> Result<tokenizers::Tokenizer, Error> {
     if parts.model.is_none() {
-        return Err(Error::Unreadable {
-            reason: "it has no 'model'".into(),
-        });
+        return Err(Error::Unreadable { reason: "it has no 'model'".into() });
     }
-    let _checked_as_json = (
-        &parts.normalizer,
-        &parts.pre_tokenizer,
-        &parts.post_processor,
-        &parts.added_tokens,
-    );
-    let built = catch_unwind(AssertUnwindSafe(|| {
-        tokenizers::Tokenizer::from_bytes(bytes)
-    }));
+    let _checked_as_json =
+        (&parts.normalizer, &parts.pre_tokenizer, &parts.post_processor, &parts.added_tokens);
+    let built = catch_unwind(AssertUnwindSafe(|| tokenizers::Tokenizer::from_bytes(bytes)));
     let mut hf = match built {
         Ok(Ok(hf)) => hf,
         Ok(Err(error)) => {
-            return Err(Error::Unreadable {
-                reason: error.to_string(),
-            });
+            return Err(Error::Unreadable { reason: error.to_string() });
         }
         Err(_) => {
             return Err(Error::Unreadable {
@@ -450,10 +395,7 @@ fn build(bytes: &[u8], parts: &Parts) -> Result<tokenizers::Tokenizer, Error> {
         }
     };
     hf.with_padding(None);
-    hf.with_truncation(None)
-        .map_err(|error| Error::Unreadable {
-            reason: error.to_string(),
-        })?;
+    hf.with_truncation(None).map_err(|error| Error::Unreadable { reason: error.to_string() })?;
     Ok(hf)
 }
 
@@ -464,14 +406,8 @@ fn build(bytes: &[u8], parts: &Parts) -> Result<tokenizers::Tokenizer, Error> {
 fn shielded<T>(bytes: usize, work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, Error> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(Error::Encode {
-            bytes,
-            reason: error.to_string(),
-        }),
-        Err(_) => Err(Error::Encode {
-            bytes,
-            reason: "the tokenizers library panicked".into(),
-        }),
+        Ok(Err(error)) => Err(Error::Encode { bytes, reason: error.to_string() }),
+        Err(_) => Err(Error::Encode { bytes, reason: "the tokenizers library panicked".into() }),
     }
 }
 

@@ -16,11 +16,7 @@ pub(crate) enum Spelling {
     /// One byte per character, by the GPT-2 table.
     ByteLevel,
     /// SentencePiece: `space.0` is written for `space.1`, bytes may be spelled `<0xE5>`.
-    Pieces {
-        space: (String, String),
-        byte_fallback: bool,
-        lead: Lead,
-    },
+    Pieces { space: (String, String), byte_fallback: bool, lead: Lead },
     /// Known only to the decoder itself.
     Opaque,
 }
@@ -56,16 +52,8 @@ impl Spelling {
             Some(scheme) => scheme == "never",
             None => decoder.get("add_prefix_space").and_then(Value::as_bool) == Some(false),
         };
-        let lead = if never {
-            Lead::Keep
-        } else {
-            Lead::MarksOfFirstToken
-        };
-        Self::Pieces {
-            space: (mark, " ".into()),
-            byte_fallback: false,
-            lead,
-        }
+        let lead = if never { Lead::Keep } else { Lead::MarksOfFirstToken };
+        Self::Pieces { space: (mark, " ".into()), byte_fallback: false, lead }
     }
 
     /// `Replace, ByteFallback, Fuse, Strip` in this order, any of them absent; or a single other decoder.
@@ -99,9 +87,7 @@ impl Spelling {
                 }
                 Some("Strip") => {
                     let count = |key| {
-                        step.get(key)
-                            .and_then(Value::as_u64)
-                            .and_then(|n| usize::try_from(n).ok())
+                        step.get(key).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok())
                     };
                     match (text(step, "content"), count("start"), count("stop")) {
                         (Some(" "), Some(start), Some(0)) if fused => lead = Lead::Spaces(start),
@@ -116,15 +102,7 @@ impl Spelling {
             }
             stage = rank;
         }
-        if stage == 0 {
-            Self::Opaque
-        } else {
-            Self::Pieces {
-                space,
-                byte_fallback,
-                lead,
-            }
-        }
+        if stage == 0 { Self::Opaque } else { Self::Pieces { space, byte_fallback, lead } }
     }
 
     /// The bytes of one token, as they stand in the middle of a text.
@@ -134,11 +112,7 @@ impl Spelling {
                 let bytes: Option<Vec<u8>> = token.chars().map(byte_of_char).collect();
                 bytes.unwrap_or_else(|| token.as_bytes().to_vec())
             }
-            Self::Pieces {
-                space,
-                byte_fallback,
-                lead: _,
-            } => {
+            Self::Pieces { space, byte_fallback, lead: _ } => {
                 if let (true, Some(byte)) = (*byte_fallback, spelled_byte(token)) {
                     return vec![byte];
                 }
@@ -210,11 +184,7 @@ fn byte_of_char(c: char) -> Option<u8> {
 /// `<0xE5>` is byte e5.
 fn spelled_byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
-    if digits.len() == 2 {
-        u8::from_str_radix(digits, 16).ok()
-    } else {
-        None
-    }
+    if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
 }
 
 #[cfg(test)]
@@ -239,10 +209,7 @@ mod tests {
     fn byte_level_token_with_foreign_character_is_its_own_text() {
         assert_eq!(Spelling::ByteLevel.bytes_of("Ġthe"), b" the");
         assert_eq!(Spelling::ByteLevel.bytes_of("[PA D]"), b"[PA D]");
-        assert_eq!(
-            Spelling::ByteLevel.bytes_of("<｜end｜>"),
-            "<｜end｜>".as_bytes()
-        );
+        assert_eq!(Spelling::ByteLevel.bytes_of("<｜end｜>"), "<｜end｜>".as_bytes());
     }
 
     #[test]
@@ -271,10 +238,7 @@ mod tests {
         let before_fuse = json!({"type": "Sequence", "decoders": [strip, {"type": "Fuse"}]});
 
         assert_eq!(Spelling::from_decoder(&before_fuse), Spelling::Opaque);
-        assert_eq!(
-            Spelling::from_decoder(&json!({"type": "WordPiece"})),
-            Spelling::Opaque
-        );
+        assert_eq!(Spelling::from_decoder(&json!({"type": "WordPiece"})), Spelling::Opaque);
         assert_eq!(Spelling::from_decoder(&Value::Null), Spelling::Opaque);
     }
 }
