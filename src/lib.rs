@@ -2,6 +2,7 @@
 
 mod error;
 pub mod format;
+pub mod import;
 pub mod model;
 pub mod quant;
 
