@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Geometry, Hash};
+use super::{Error, Geometry, Hash};
 
 /// Everything an archive says about itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -17,10 +17,59 @@ pub struct Manifest {
     pub descriptors: Vec<Geometry>,
     /// Every source tensor that was stored, in source order.
     pub tensors: Vec<Tensor>,
+    /// Rows of groups that no source tensor holds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub padding: Vec<Padding>,
     /// Files the archive carries.
     pub assets: Vec<Asset>,
     /// Where it all came from.
     pub provenance: Provenance,
+}
+
+impl Manifest {
+    /// Parses the manifest region of `file`: JSON, then nothing but spaces.
+    ///
+    /// **Errors**: other padding, too many values for its size, or JSON that is not a manifest.
+    pub fn decode(file: &str, region: &[u8]) -> Result<Self, Error> {
+        let end = region
+            .iter()
+            .rposition(|&byte| byte != b' ')
+            .map_or(0, |last| last + 1);
+        let (text, _) = region.split_at_checked(end).unwrap_or((region, &[]));
+        if let Some(&byte) = text.last()
+            && byte != b'}'
+        {
+            return Err(Error::ManifestPadding {
+                file: file.into(),
+                at: end as u64 - 1,
+                byte,
+            });
+        }
+        // A parsed value takes up to 72 bytes where `0,` takes two, so a file could ask for far more memory
+        // than it has bytes. Manifests have one value in nine to ten bytes.
+        let values = text
+            .iter()
+            .filter(|byte| matches!(byte, b',' | b'[' | b'{'))
+            .count() as u64;
+        let limit = text.len() as u64 / 6 + 65_536;
+        if values > limit {
+            return Err(Error::ManifestDense {
+                file: file.into(),
+                values,
+                limit,
+            });
+        }
+        serde_json::from_slice(text).map_err(|source| Error::Manifest {
+            file: file.into(),
+            source,
+        })
+    }
+
+    /// The JSON that a manifest region starts with.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a manifest has string keys only")
+    }
 }
 
 /// One source tensor and the pages that hold it.
@@ -70,6 +119,35 @@ pub struct Piece {
 pub enum Transform {
     /// A vector of 16-bit floats stored as F32; narrowing gives the source bits back.
     WidenF32,
+}
+
+/// Rows of a group that no source tensor holds: a bias that one of three members lacks. They are zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Padding {
+    /// First page of the group.
+    pub page: u32,
+    /// Which plane of the group's geometry.
+    pub plane: u32,
+    /// First row of the group.
+    pub first_row: u64,
+    /// Rows from there on.
+    pub rows: u64,
+}
+
+impl Padding {
+    /// The same rows as a piece of no tensor.
+    #[must_use]
+    pub fn as_piece(&self) -> Piece {
+        Piece {
+            page: self.page,
+            plane: self.plane,
+            source_row: 0,
+            rows: self.rows,
+            first_row: self.first_row,
+            row_step: 1,
+        }
+    }
 }
 
 /// A file stored whole in one page or several consecutive ones.

@@ -12,16 +12,29 @@
 //! region and the page table; each record holds the BLAKE3 of its page; padding is zero and checked.
 //! **A reader rejects what it does not understand.** How rows lie inside a page: [`geometry`].
 
+pub mod check;
+pub mod error;
+pub mod extract;
+pub mod finding;
 pub mod geometry;
+pub mod header;
+mod journal;
 pub mod manifest;
+pub mod names;
+pub mod reader;
 pub mod record;
 pub mod role;
+mod sweep;
+pub mod table;
+pub mod unpack;
+pub mod verify;
+pub mod writer;
 
-use std::path::PathBuf;
-
+pub use error::Error;
 pub use geometry::{Geometry, Plane, PlaneKind};
 pub use manifest::Manifest;
-pub use record::PageRecord;
+pub use reader::{Archive, asset};
+pub use record::{Group, PagePlace, PageRecord, groups};
 pub use role::{Role, Vector};
 
 /// First eight bytes of a version-1 archive.
@@ -69,54 +82,107 @@ pub trait Pages: Send + Sync {
     ///
     /// **Errors**: the file cannot be read, or the page does not have the hash its record states.
     fn read(&self, page: PageId, out: &mut [u8]) -> Result<(), crate::Error>;
-}
 
-/// What is wrong with an archive.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The operating system refused.
-    #[error("cannot {verb} '{}'", path.display())]
-    Io {
-        /// What was tried: "read", "write".
-        verb: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The file does not start with the magic bytes.
-    #[error("'{}' is not a .thin archive: it starts with {found}", path.display())]
-    Magic {
-        /// The file.
-        path: PathBuf,
-        /// The first bytes, printable.
-        found: String,
-    },
-    /// A page has a role this version does not know.
-    #[error("page {page} has role {code}, which this version does not know")]
-    UnknownRole {
-        /// Position in the page table.
-        page: u32,
-        /// The number found.
-        code: u32,
-    },
-}
-
-impl Error {
-    /// What the user could do about it.
-    #[must_use]
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Error::UnknownRole { .. } => Some("the archive was written by a newer version".into()),
-            Error::Io { .. } | Error::Magic { .. } => None,
-        }
+    /// The manifest with everything known: tensor hashes and whether storage is exact.
+    ///
+    /// The writer calls this once, after it has read every page in order. Until then a packer's
+    /// [`Pages::manifest`] may hold zero hashes; the lengths of its lists never change. An archive knows its
+    /// manifest from the start.
+    fn finish(&self) -> Result<Manifest, crate::Error> {
+        Ok(self.manifest().clone())
     }
+}
+
+/// What a long task tells its caller while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// So many bytes lie ahead.
+    Start {
+        /// Bytes of all pages or files.
+        bytes: u64,
+    },
+    /// So many bytes are done, counted from the start.
+    Done {
+        /// Bytes finished so far.
+        bytes: u64,
+    },
+    /// Something the user should read.
+    Notice(Notice),
+}
+
+/// What a writer found beside its target. Displayed as a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Notice {
+    /// An earlier run stopped half-way and `--resume` was not given.
+    #[error("replacing '{file}', which an earlier run left unfinished")]
+    PartialReplaced {
+        /// The unfinished file.
+        file: String,
+    },
+    /// `--resume` was given and there was nothing to go on from.
+    #[error("'{file}' does not exist or has no journal, so writing starts from the beginning")]
+    NothingToResume {
+        /// The unfinished file that was looked for.
+        file: String,
+    },
+    /// `--resume` was given and the unfinished file belongs to other settings or another source.
+    #[error(
+        "'{file}' was begun from another source or with other settings, so writing starts over"
+    )]
+    PlanChanged {
+        /// The unfinished file.
+        file: String,
+    },
+    /// `--resume` was given and pages of an earlier run are there.
+    #[error("'{file}' already holds {pages} of {total} pages")]
+    Resuming {
+        /// The unfinished file.
+        file: String,
+        /// Pages its journal lists.
+        pages: usize,
+        /// Pages in all.
+        total: usize,
+    },
+}
+
+/// Where a long task reports to; it may be called from another thread.
+pub type Progress<'a> = &'a (dyn Fn(Event) + Sync);
+
+/// A number as people read it: `9,216`.
+pub(crate) fn grouped(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// The first 16 hex digits of a digest, enough to see that two differ.
+pub(crate) fn short(hash: &Hash) -> String {
+    let mut text = blake3::Hash::from_bytes(*hash).to_hex().to_string();
+    text.truncate(16);
+    text
 }
 
 /// `value` rounded up to a multiple of `align`, or `None` where that overflows.
 #[must_use]
 pub fn round_up(value: u64, align: u64) -> Option<u64> {
     value.checked_next_multiple_of(align)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_in_threes() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(9_216), "9,216");
+        assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
+    }
 }

@@ -1,0 +1,383 @@
+//! The inverse of packing: source rows out of the pages that hold them. `extract`, `verify` and the
+//! importer's check of exactness share it. Start at [`unpack_piece`].
+//!
+//! A *source row* is what a group row holds of one tensor: a whole row of a matrix, one element of a vector.
+
+use std::ops::Range;
+
+use super::manifest::{Piece, Tensor, Transform};
+use super::{Error, Geometry, PageId, Pages, Plane, PlaneKind};
+use crate::quant::Format;
+use crate::quant::float::{f32_to_bf16_exact, f32_to_f16_exact};
+
+/// Bytes of one number of a source's number type, by the name safetensors gives it.
+#[must_use]
+pub fn dtype_bytes(dtype: &str) -> Option<u64> {
+    match dtype {
+        "BOOL" | "U8" | "I8" | "F8_E4M3" | "F8_E5M2" | "F8_E8M0" => Some(1),
+        "BF16" | "F16" | "U16" | "I16" => Some(2),
+        "F32" | "U32" | "I32" => Some(4),
+        "F64" | "U64" | "I64" => Some(8),
+        _ => None,
+    }
+}
+
+/// How a stored row becomes a source row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowInverse {
+    /// Bytes of a source row.
+    pub source_bytes: u64,
+    /// The float the stored F32 numbers are narrowed to; absent where bytes are copied.
+    narrow: Option<Format>,
+}
+
+impl RowInverse {
+    /// The inverse for `tensor` in `plane`, or `None` where number type, transforms and plane contradict
+    /// each other.
+    #[must_use]
+    pub fn of(tensor: &Tensor, geometry: &Geometry, plane: &Plane) -> Option<Self> {
+        let stored = match plane.kind {
+            PlaneKind::Codes | PlaneKind::Vector(_) => geometry.format,
+            PlaneKind::HighCodes | PlaneKind::Scales | PlaneKind::SubScales | PlaneKind::Zeros => {
+                Format::Bytes
+            }
+        };
+        let source = float_of(&tensor.dtype);
+        let size = dtype_bytes(&tensor.dtype)?;
+        match tensor.transform.as_slice() {
+            [] => {
+                let as_it_is = stored == Format::Bytes || source == Some(stored);
+                (as_it_is && plane.row_bytes.is_multiple_of(size)).then_some(RowInverse {
+                    source_bytes: plane.row_bytes,
+                    narrow: None,
+                })
+            }
+            [Transform::WidenF32] => {
+                let narrow = source?;
+                (stored == Format::F32).then_some(RowInverse {
+                    source_bytes: plane.row_bytes / 4 * size,
+                    narrow: (narrow != Format::F32).then_some(narrow),
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Appends to `out` the source bytes of those rows of `piece` that lie in part `part` of its group, in
+/// source order, and returns which source rows they are; none where the part holds no row of the piece.
+///
+/// `page` is the part's stored bytes. Parts taken in order give the rows of a piece in order.
+///
+/// **Errors**: the piece does not lie inside the page, or a number was never of the source's type.
+pub fn unpack_piece(
+    geometry: &Geometry,
+    tensor: &Tensor,
+    piece: &Piece,
+    part: u64,
+    page: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<Range<u64>, Error> {
+    let unfit = || Error::NotUnpackable {
+        tensor: tensor.name.clone(),
+        page: piece.page,
+    };
+    let plane = geometry
+        .planes
+        .get(piece.plane as usize)
+        .ok_or_else(unfit)?;
+    let inverse = RowInverse::of(tensor, geometry, plane).ok_or_else(unfit)?;
+    let steps = rows_in_part(geometry, piece, part).ok_or_else(unfit)?;
+
+    let count = steps.end - steps.start;
+    let bytes = inverse.source_bytes.checked_mul(count).ok_or_else(unfit)?;
+    if bytes > 2 * page.len() as u64 {
+        return Err(unfit());
+    }
+    out.reserve(bytes as usize);
+    for step in steps.clone() {
+        let row = piece.first_row + step * piece.row_step;
+        let stored = stored_row(geometry, plane, row, page).ok_or_else(unfit)?;
+        let Some(narrow) = inverse.narrow else {
+            out.extend_from_slice(stored);
+            continue;
+        };
+        for number in stored.as_chunks::<4>().0 {
+            let value = f32::from_le_bytes(*number);
+            let bits = match narrow {
+                Format::BF16 => f32_to_bf16_exact(value),
+                Format::F16 => f32_to_f16_exact(value),
+                Format::F32 | Format::Bytes => None,
+            };
+            let bits = bits.ok_or_else(|| Error::NotNarrowable {
+                tensor: tensor.name.clone(),
+                dtype: tensor.dtype.clone(),
+                row: piece.source_row.saturating_add(step),
+                value,
+            })?;
+            out.extend_from_slice(&bits.to_le_bytes());
+        }
+    }
+    let first = piece
+        .source_row
+        .checked_add(steps.start)
+        .ok_or_else(unfit)?;
+    Ok(first..first.saturating_add(count))
+}
+
+/// Parts of the group that `piece` reaches into, or `None` where its numbers overflow.
+#[must_use]
+pub fn parts_of(geometry: &Geometry, piece: &Piece) -> Option<Range<u64>> {
+    if piece.rows == 0 {
+        return Some(0..0);
+    }
+    let last = last_row(piece)?;
+    if geometry.is_small() {
+        return Some(0..1);
+    }
+    Some(piece.first_row >> geometry.shift()..(last >> geometry.shift()) + 1)
+}
+
+/// The last group row of a piece that has rows.
+pub(super) fn last_row(piece: &Piece) -> Option<u64> {
+    piece
+        .rows
+        .checked_sub(1)?
+        .checked_mul(piece.row_step)?
+        .checked_add(piece.first_row)
+}
+
+/// Rows of the piece, counted from its start, that lie in the part.
+fn rows_in_part(geometry: &Geometry, piece: &Piece, part: u64) -> Option<Range<u64>> {
+    if piece.row_step == 0 {
+        return None;
+    }
+    last_row(piece)?;
+    if geometry.is_small() {
+        return (part == 0).then_some(0..piece.rows);
+    }
+    let first = part.checked_mul(geometry.part_rows)?;
+    let end = first.checked_add(geometry.rows_of(part))?;
+    let step_of = |row: u64| {
+        row.saturating_sub(piece.first_row)
+            .div_ceil(piece.row_step)
+            .min(piece.rows)
+    };
+    Some(step_of(first)..step_of(end))
+}
+
+/// The meaningful bytes of a group row, found in the page of its part.
+pub(super) fn stored_row<'a>(
+    geometry: &Geometry,
+    plane: &Plane,
+    row: u64,
+    page: &'a [u8],
+) -> Option<&'a [u8]> {
+    let within = if geometry.is_small() {
+        row
+    } else {
+        row & (geometry.part_rows - 1)
+    };
+    let start = within
+        .checked_mul(plane.row_stride)?
+        .checked_add(plane.offset)?;
+    let end = start.checked_add(plane.row_bytes)?;
+    page.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+}
+
+fn float_of(dtype: &str) -> Option<Format> {
+    match dtype {
+        "BF16" => Some(Format::BF16),
+        "F16" => Some(Format::F16),
+        "F32" => Some(Format::F32),
+        _ => None,
+    }
+}
+
+/// The pages read last. Tensors of one group follow each other, so two are enough to read most pages once.
+pub(super) struct Recent<'a> {
+    pages: &'a dyn Pages,
+    held: [Option<(PageId, Vec<u8>)>; 2],
+}
+
+impl<'a> Recent<'a> {
+    pub(super) fn new(pages: &'a dyn Pages) -> Self {
+        Recent {
+            pages,
+            held: [None, None],
+        }
+    }
+
+    /// The bytes of a page.
+    pub(super) fn page(&mut self, id: PageId) -> Result<&[u8], crate::Error> {
+        let [first, second] = &mut self.held;
+        if !matches!(first, Some((held, _)) if *held == id) {
+            std::mem::swap(first, second);
+        }
+        if !matches!(first, Some((held, _)) if *held == id) {
+            let count = self.pages.pages().len();
+            let record =
+                self.pages
+                    .pages()
+                    .get(id.0 as usize)
+                    .ok_or_else(|| Error::NoSuchPage {
+                        file: self.pages.name().into(),
+                        page: id.0,
+                        count,
+                    })?;
+            let (_, mut bytes) = first.take().unwrap_or((id, Vec::new()));
+            bytes.resize(record.stored_len as usize, 0);
+            self.pages.read(id, &mut bytes)?;
+            *first = Some((id, bytes));
+        }
+        Ok(first.as_ref().map_or(&[], |(_, bytes)| bytes))
+    }
+
+    /// Gives `each` the source bytes of a tensor, in order, a part of a piece at a time.
+    pub(super) fn tensor(
+        &mut self,
+        tensor: &Tensor,
+        mut each: impl FnMut(&[u8]) -> Result<(), crate::Error>,
+    ) -> Result<(), crate::Error> {
+        let mut pieces = tensor.pieces.clone();
+        pieces.sort_by_key(|piece| piece.source_row);
+        let mut out = Vec::new();
+        for piece in &pieces {
+            let unfit = || Error::NotUnpackable {
+                tensor: tensor.name.clone(),
+                page: piece.page,
+            };
+            let pages = self.pages;
+            let record = pages.pages().get(piece.page as usize).ok_or_else(unfit)?;
+            let geometry = pages
+                .manifest()
+                .descriptors
+                .get(record.descriptor as usize)
+                .ok_or_else(unfit)?;
+            for part in parts_of(geometry, piece).ok_or_else(unfit)? {
+                let id = u64::from(piece.page)
+                    .checked_add(part)
+                    .and_then(|id| u32::try_from(id).ok())
+                    .ok_or_else(unfit)?;
+                out.clear();
+                unpack_piece(
+                    geometry,
+                    tensor,
+                    piece,
+                    part,
+                    self.page(PageId(id))?,
+                    &mut out,
+                )?;
+                each(&out)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Vector;
+    use super::*;
+
+    fn tensor(dtype: &str, transform: &[Transform]) -> Tensor {
+        Tensor {
+            name: "t".into(),
+            file: 0,
+            dtype: dtype.into(),
+            shape: vec![],
+            hash: [0; 32],
+            transform: transform.to_vec(),
+            pieces: vec![],
+        }
+    }
+
+    fn piece(source_row: u64, rows: u64, first_row: u64, row_step: u64) -> Piece {
+        Piece {
+            page: 0,
+            plane: 0,
+            source_row,
+            rows,
+            first_row,
+            row_step,
+        }
+    }
+
+    #[test]
+    fn every_second_row_is_taken_and_row_padding_dropped() {
+        // Rows of 9 bf16 numbers are 18 bytes in 32.
+        let geometry = Geometry::matrix(Format::BF16, 6, 9).expect("fits");
+        let page: Vec<u8> = (0..6u8).flat_map(|row| [row; 32]).collect();
+        let mut out = Vec::new();
+
+        let rows = unpack_piece(
+            &geometry,
+            &tensor("BF16", &[]),
+            &piece(10, 3, 1, 2),
+            0,
+            &page,
+            &mut out,
+        )
+        .expect("fits");
+
+        let want: Vec<u8> = [1u8, 3, 5].iter().flat_map(|&row| [row; 18]).collect();
+        assert_eq!(rows, 10..13);
+        assert_eq!(out, want);
+    }
+
+    #[test]
+    fn parts_share_the_rows_of_a_piece_among_them() {
+        // 8,192 rows a part; every second row from 1 to 16,401: 4,096 in each of two parts, 9 in the last.
+        let geometry = Geometry::matrix(Format::BF16, 20_000, 2_048).expect("fits");
+        let piece = piece(0, 8_201, 1, 2);
+
+        assert_eq!(parts_of(&geometry, &piece), Some(0..3));
+        assert_eq!(rows_in_part(&geometry, &piece, 0), Some(0..4_096));
+        assert_eq!(rows_in_part(&geometry, &piece, 1), Some(4_096..8_192));
+        assert_eq!(rows_in_part(&geometry, &piece, 2), Some(8_192..8_201));
+    }
+
+    #[test]
+    fn widened_vectors_are_narrowed_and_values_between_are_refused() {
+        let geometry = Geometry::small(&[(Vector::AttnNorm, 2)]).expect("fits");
+        let mut page = vec![0; geometry.part_bytes(0) as usize];
+        page[0..4].copy_from_slice(&1.5f32.to_le_bytes());
+        page[4..8].copy_from_slice(&(-2.0f32).to_le_bytes());
+        let tensor = tensor("BF16", &[Transform::WidenF32]);
+        let mut out = Vec::new();
+
+        unpack_piece(&geometry, &tensor, &piece(0, 2, 0, 1), 0, &page, &mut out).expect("exact");
+        assert_eq!(out, [0xc0, 0x3f, 0x00, 0xc0]);
+
+        page[4..8].copy_from_slice(&1.000_000_1f32.to_le_bytes());
+        let error = unpack_piece(&geometry, &tensor, &piece(0, 2, 0, 1), 0, &page, &mut out)
+            .expect_err("not a bf16");
+        assert!(
+            error.to_string().starts_with("row 1 of tensor 't'"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn numbers_that_leave_the_page_or_overflow_are_refused() {
+        let geometry = Geometry::matrix(Format::F32, 4, 4).expect("fits");
+        let page = [0; 64];
+        for bad in [
+            piece(0, 5, 0, 1),
+            piece(0, u64::MAX, 0, u64::MAX),
+            piece(0, 2, u64::MAX, 1),
+            piece(0, 1, 0, 0),
+            Piece {
+                plane: 9,
+                ..piece(0, 1, 0, 1)
+            },
+        ] {
+            let mut out = Vec::new();
+            let result = unpack_piece(&geometry, &tensor("F32", &[]), &bad, 0, &page, &mut out);
+            // Rows beyond the part belong to another part; the rest is refused.
+            if let Ok(rows) = result {
+                assert!(rows.end - rows.start <= 4, "{bad:?}");
+            }
+        }
+    }
+}
