@@ -7,6 +7,9 @@ pub enum Error {
     /// An archive is damaged, foreign or of a newer version.
     #[error(transparent)]
     Format(#[from] crate::format::Error),
+    /// A source cannot be read.
+    #[error(transparent)]
+    Import(#[from] crate::import::Error),
     /// A model description has a number that cannot be right.
     #[error(transparent)]
     Spec(#[from] crate::model::SpecError),
@@ -49,6 +52,7 @@ impl Error {
             Error::Detokenize(error) => error.hint(),
             Error::Generate(error) => error.hint(),
             Error::Sample(_) | Error::Spec(_) | Error::Plan(_) => None,
+            Error::Import(error) => error.hint(),
         }
     }
 }
