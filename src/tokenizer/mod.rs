@@ -8,6 +8,10 @@
 mod assets;
 mod matching;
 mod pieces;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -284,8 +288,7 @@ impl Tokenizer {
 
     /// Token ids of `text` in which no added token is parsed: `<|im_end|>` becomes the ids of its characters.
     pub fn encode_ordinary(&self, text: &str) -> Result<Vec<u32>, Error> {
-        let whole = [0..text.len()];
-        self.encode_guarded(text, &whole)
+        self.encode_guarded(text, std::slice::from_ref(&(0..text.len())))
     }
 
     /// Like `encode(text, false)`, but no added token that touches a guarded byte range is parsed.
