@@ -462,8 +462,8 @@ fn build(bytes: &[u8], parts: &Parts) -> Result<tokenizers::Tokenizer, Error> {
 
 /// Runs a piece of the `tokenizers` crate on a text of `bytes` bytes.
 ///
-/// **Why** the panic is caught: a tokenizer.json with a fixed-length pre-tokenizer of length 0 divides by zero there,
-/// and a damaged `precompiled_charsmap` indexes out of bounds; a file must not be able to end the program.
+/// **Why** the panic is caught: a fixed-length pre-tokenizer of length 0 in tokenizer.json makes the crate panic when
+/// it splits a text, and a file must not be able to end the program.
 fn shielded<T>(bytes: usize, work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, Error> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(value)) => Ok(value),
