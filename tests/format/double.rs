@@ -15,7 +15,7 @@ use thintensor::quant::Format;
 #[derive(Clone, Default)]
 pub(crate) struct Model {
     /// With all hashes.
-    pub(crate) manifest: Manifest,
+    pub(crate) finished: Manifest,
     /// Without hashes, as before packing.
     announced: Manifest,
     pub(crate) records: Vec<PageRecord>,
@@ -39,8 +39,8 @@ pub(crate) struct Rows<'a> {
 impl Model {
     pub(crate) fn new(files: &[&str]) -> Self {
         let mut model = Model::default();
-        model.manifest.spec = serde_json::json!({"hidden_size": 9});
-        model.manifest.provenance = Provenance {
+        model.finished.spec = serde_json::json!({"hidden_size": 9});
+        model.finished.provenance = Provenance {
             tool: "double".into(),
             source: "memory".into(),
             files: files
@@ -74,7 +74,7 @@ impl Model {
         let bytes: Vec<u8> = (0..count as u32)
             .flat_map(|index| number(dtype, seed.wrapping_add(index)))
             .collect();
-        self.manifest.tensors.push(Tensor {
+        self.finished.tensors.push(Tensor {
             name: name.into(),
             file,
             dtype: dtype.into(),
@@ -93,12 +93,12 @@ impl Model {
         geometry: &Geometry,
         rows: &[Rows<'_>],
     ) {
-        let known = self.manifest.descriptors.iter();
+        let known = self.finished.descriptors.iter();
         let descriptor = match known.clone().position(|other| other == geometry) {
             Some(descriptor) => descriptor,
             None => {
-                self.manifest.descriptors.push(geometry.clone());
-                self.manifest.descriptors.len() - 1
+                self.finished.descriptors.push(geometry.clone());
+                self.finished.descriptors.len() - 1
             }
         };
         let first = self.records.len();
@@ -121,7 +121,7 @@ impl Model {
             .position(|tensor| tensor.name == run.tensor)
             .expect("announced");
         let plane = &geometry.planes[run.plane as usize];
-        let tensor = &mut self.manifest.tensors[index];
+        let tensor = &mut self.finished.tensors[index];
         tensor.pieces.push(Piece {
             page: first as u32,
             plane: run.plane,
@@ -164,7 +164,7 @@ impl Model {
 
     /// Names rows of the group that begins at `page` as padding.
     pub(crate) fn padding(&mut self, page: u32, plane: u32, first_row: u64, rows: u64) {
-        self.manifest.padding.push(Padding {
+        self.finished.padding.push(Padding {
             page,
             plane,
             first_row,
@@ -174,7 +174,7 @@ impl Model {
 
     /// Carries a file.
     pub(crate) fn asset(&mut self, name: &str, content: &[u8]) {
-        self.manifest.assets.push(Asset {
+        self.finished.assets.push(Asset {
             name: name.into(),
             page: self.records.len() as u32,
             bytes: content.len() as u64,
@@ -192,7 +192,7 @@ impl Model {
 
     /// The model as it is before anything was packed.
     pub(crate) fn done(mut self) -> Self {
-        self.announced = self.manifest.clone();
+        self.announced = self.finished.clone();
         for tensor in &mut self.announced.tensors {
             tensor.hash = [0; 32];
         }
@@ -230,7 +230,7 @@ impl Pages for Model {
     }
 
     fn finish(&self) -> Result<Manifest, thintensor::Error> {
-        Ok(self.manifest.clone())
+        Ok(self.finished.clone())
     }
 }
 

@@ -135,7 +135,7 @@ fn a_source_that_changed_in_between_is_packed_anew() {
     let mut other = small();
     other.pages[0][0] ^= 1;
     other.sources[0][0] ^= 1;
-    other.manifest.tensors[0].hash = *blake3::hash(&other.sources[0]).as_bytes();
+    other.finished.tensors[0].hash = *blake3::hash(&other.sources[0]).as_bytes();
 
     let (report, _) = resume(&other, &path);
 
@@ -277,7 +277,7 @@ fn a_source_that_fails_gives_its_error_and_leaves_no_archive() {
 #[test]
 fn a_model_that_contradicts_itself_is_not_written() {
     let mut model = rich();
-    model.manifest.tensors[0].shape = vec![8, 9];
+    model.finished.tensors[0].shape = vec![8, 9];
     let model = model.done();
     let folder = tempfile::tempdir().expect("scratch folder");
     let options = WriteOptions {
@@ -304,11 +304,11 @@ fn a_disk_that_is_too_small_is_refused_with_both_numbers() {
     let cols = 32 << 20 >> 2;
     let geometry = Geometry::matrix(Format::F32, 1 << 19, cols).expect("fits");
     model.tensor("embed", 0, "F32", &[0, cols], false);
-    model.manifest.tensors[0].shape[0] = 1 << 19;
-    model.manifest.descriptors.push(geometry.clone());
+    model.finished.tensors[0].shape[0] = 1 << 19;
+    model.finished.descriptors.push(geometry.clone());
     model.records = thintensor::format::PageRecord::of_group(Role::Embed, None, None, 0, &geometry);
     thintensor::format::record::number(&mut model.records);
-    model.manifest.tensors[0]
+    model.finished.tensors[0]
         .pieces
         .push(thintensor::format::manifest::Piece {
             page: 0,

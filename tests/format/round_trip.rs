@@ -21,7 +21,7 @@ fn round_trip(model: &Model) {
     let archive = Archive::open(&path).expect("own archive");
 
     assert_eq!(report.bytes, std::fs::metadata(&path).expect("there").len());
-    assert_eq!(archive.manifest(), &model.manifest);
+    assert_eq!(archive.manifest(), &model.finished);
     assert_eq!(groups(archive.pages()), groups(&model.records));
     for (record, want) in archive.pages().iter().zip(&model.pages) {
         let mut bytes = vec![0; record.stored_len as usize];
@@ -30,7 +30,7 @@ fn round_trip(model: &Model) {
             .expect("own page");
         assert!(bytes == *want, "page {}", record.place());
     }
-    for (file, content) in model.manifest.assets.iter().zip(&model.files) {
+    for (file, content) in model.finished.assets.iter().zip(&model.files) {
         let read = asset(&archive, &file.name).expect("own page");
         assert_eq!(read.as_ref(), Some(content), "{}", file.name);
     }
@@ -70,13 +70,13 @@ fn round_trip(model: &Model) {
 }
 
 fn compare_extracted(model: &Model, out: &Path) {
-    for (index, file) in model.manifest.provenance.files.iter().enumerate() {
+    for (index, file) in model.finished.provenance.files.iter().enumerate() {
         let bytes = std::fs::read(out.join(&file.name)).expect("extracted");
         let (header, _) = safetensors::SafeTensors::read_metadata(&bytes).expect("safetensors");
         assert_eq!(header % 8, 0, "the data is aligned");
         let read = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
         let mut count = 0;
-        for (tensor, source) in model.manifest.tensors.iter().zip(&model.sources) {
+        for (tensor, source) in model.finished.tensors.iter().zip(&model.sources) {
             if tensor.file as usize != index {
                 continue;
             }
@@ -89,7 +89,7 @@ fn compare_extracted(model: &Model, out: &Path) {
         }
         assert_eq!(read.len(), count);
     }
-    for (file, content) in model.manifest.assets.iter().zip(&model.files) {
+    for (file, content) in model.finished.assets.iter().zip(&model.files) {
         assert!(std::fs::read(out.join(&file.name)).expect("extracted") == *content);
     }
 }
@@ -161,7 +161,7 @@ fn extract_writes_an_index_that_covers_all_shards() {
     let index = std::fs::read(out.join("model.safetensors.index.json")).expect("written");
     let index: serde_json::Value = serde_json::from_slice(&index).expect("JSON");
     let map = index["weight_map"].as_object().expect("a map");
-    assert_eq!(map.len(), model.manifest.tensors.len());
+    assert_eq!(map.len(), model.finished.tensors.len());
     assert_eq!(map["gate"], "b.safetensors");
 }
 
