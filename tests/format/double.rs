@@ -115,7 +115,7 @@ impl Model {
 
     fn pack(&mut self, geometry: &Geometry, first: usize, run: &Rows<'_>) {
         let index = self
-            .manifest
+            .finished
             .tensors
             .iter()
             .position(|tensor| tensor.name == run.tensor)

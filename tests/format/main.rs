@@ -3,5 +3,7 @@
 
 mod damage;
 mod double;
+mod hostile;
+mod lies;
 mod resume;
 mod round_trip;
