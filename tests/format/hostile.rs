@@ -11,7 +11,7 @@ use thintensor::format::verify::verify;
 use thintensor::format::{Archive, PageId, Pages, asset, groups};
 
 use crate::double::{quiet, rich};
-use crate::lies::Parts;
+use crate::parts::Parts;
 
 /// Counts what each thread holds.
 struct Counting;
@@ -144,8 +144,8 @@ fn set_record(parts: &mut Parts, page: usize, field: usize, value: u64) {
             let roles = thintensor::format::Role::ALL;
             record.role = roles[value as usize % roles.len()];
         }
-        2 => record.layer = (small % 3 != 0).then_some(small),
-        3 => record.expert = (small % 3 != 0).then_some(small),
+        2 => record.layer = (!small.is_multiple_of(3)).then_some(small),
+        3 => record.expert = (!small.is_multiple_of(3)).then_some(small),
         4 => {
             let formats = thintensor::quant::Format::ALL;
             record.format = formats[value as usize % formats.len()];

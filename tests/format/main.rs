@@ -5,5 +5,6 @@ mod damage;
 mod double;
 mod hostile;
 mod lies;
+mod parts;
 mod resume;
 mod round_trip;

@@ -330,6 +330,48 @@ fn a_disk_that_is_too_small_is_refused_with_both_numbers() {
     assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 0);
 }
 
+/// R88: needs a disk of some 50 to 500 MB whose folder `THIN_SMALL_DISK` names, such as a tmpfs.
+#[test]
+fn a_disk_that_fills_up_while_writing_gives_an_error_and_no_archive() {
+    let Some(disk) = std::env::var_os("THIN_SMALL_DISK") else {
+        eprintln!("not run: THIN_SMALL_DISK is not set");
+        return;
+    };
+    let folder = tempfile::tempdir_in(disk).expect("scratch folder");
+    let path = folder.path().join("m.thin");
+    let mut model = Model::new(&["model.safetensors"]);
+    model.asset("a.bin", &vec![1; 20 << 20]);
+    model.asset("b.bin", &vec![2; 20 << 20]);
+    let model = model.done();
+    let filler = folder.path().join("filler");
+    let fill = |event| {
+        if let Event::Done { .. } = event {
+            let mut file = std::fs::File::create(&filler).expect("writable");
+            while std::io::Write::write_all(&mut file, &[0; 1 << 16]).is_ok() {}
+        }
+    };
+    let options = WriteOptions {
+        force: false,
+        resume: false,
+        progress: &fill,
+        cancel: &AtomicBool::new(false),
+    };
+
+    let error = write(&model, &path, &options).expect_err("full");
+
+    assert!(error.to_string().starts_with("cannot write "), "{error}");
+    assert!(
+        error.hint().expect("a hint").contains("disk is full"),
+        "{error:?}"
+    );
+    assert!(!path.exists());
+
+    std::fs::remove_file(&filler).expect("ours");
+    let (report, _) = resume(&model, &path);
+    assert_eq!(report.expect("room again").pages_kept, 1);
+    assert!(std::fs::read(&path).expect("there") == whole_archive(&model));
+}
+
 #[test]
 fn two_writers_of_one_archive_are_refused() {
     let folder = tempfile::tempdir().expect("scratch folder");
