@@ -54,26 +54,17 @@ fn verify_names_the_place_of_any_changed_byte() {
         let at = at as u64;
         let table_end = header.table_off() + header.table_len();
         if let Some((page, read)) = read {
-            let start = format!(
-                "page {} of 'model.thin' ({}) is damaged",
-                page.id,
-                page.place().meaning()
-            );
+            let start =
+                format!("page {} of 'model.thin' ({}) is damaged", page.id, page.place().meaning());
             assert!(text.starts_with(&start), "byte {at}: {text}");
             assert!(text.contains("; it holds '"), "byte {at}: {text}");
             let error = read.expect_err("damaged");
             assert!(error.to_string().starts_with(&start), "{error}");
         } else if at >= header.data_off() {
-            assert!(
-                text.contains("the space behind a page must be zero"),
-                "byte {at}: {text}"
-            );
+            assert!(text.contains("the space behind a page must be zero"), "byte {at}: {text}");
             assert!(opened.is_ok(), "gaps are not read when opened");
         } else if at >= table_end {
-            assert!(
-                text.contains("the space behind the page table"),
-                "byte {at}: {text}"
-            );
+            assert!(text.contains("the space behind the page table"), "byte {at}: {text}");
             assert!(opened.is_err());
         } else {
             let named = text.contains("header, manifest or page table of 'model.thin' was changed")
@@ -86,10 +77,7 @@ fn verify_names_the_place_of_any_changed_byte() {
             assert!(opened.is_err());
         }
     }
-    assert!(
-        verify(&path, &quiet).expect("readable").ok,
-        "all bytes are back"
-    );
+    assert!(verify(&path, &quiet).expect("readable").ok, "all bytes are back");
 }
 
 #[test]
@@ -135,12 +123,7 @@ fn a_cut_page_is_named_with_its_end_and_the_files() {
         error.to_string(),
         "page 1 of 'model.thin' ends at byte 16,640 but the file has 16,384 (small)"
     );
-    assert!(
-        error
-            .hint()
-            .expect("a hint")
-            .contains("download may be incomplete")
-    );
+    assert!(error.hint().expect("a hint").contains("download may be incomplete"));
 }
 
 #[test]
@@ -156,10 +139,7 @@ fn a_file_cut_after_it_was_opened_gives_an_error_and_no_signal() {
     let mut out = vec![0; page.stored_len as usize];
     let error = archive.read(PageId(1), &mut out).expect_err("cut");
 
-    assert!(
-        error.to_string().contains("but the file has 16,385"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("but the file has 16,385"), "{error}");
 }
 
 #[test]
@@ -186,10 +166,7 @@ fn a_damaged_page_is_reported_with_the_tensors_it_holds() {
     let mut bytes = written(&rich(), folder.path());
     let path = folder.path().join("model.thin");
     let pages = Archive::open(&path).expect("own archive").pages().to_vec();
-    let qkv = pages
-        .iter()
-        .find(|page| page.role.name() == "attn_qkv")
-        .expect("there");
+    let qkv = pages.iter().find(|page| page.role.name() == "attn_qkv").expect("there");
     bytes[qkv.offset as usize] ^= 1;
     std::fs::write(&path, &bytes).expect("writable");
 
@@ -220,9 +197,8 @@ fn a_missing_file_is_an_error_with_its_path() {
 
 #[test]
 fn archives_of_the_first_format_are_named_as_such() {
-    let error = Archive::from_static(b"THINv0\0\0\x58\0\0\0\0\0\0\0", "old.thin")
-        .err()
-        .expect("version 0");
+    let error =
+        Archive::from_static(b"THINv0\0\0\x58\0\0\0\0\0\0\0", "old.thin").err().expect("version 0");
 
     assert_eq!(
         error.to_string(),

@@ -68,12 +68,9 @@ impl Model {
         widen: bool,
     ) {
         let count: u64 = shape.iter().product();
-        let seed = name
-            .bytes()
-            .fold(17u32, |seed, byte| seed.wrapping_mul(31) + u32::from(byte));
-        let bytes: Vec<u8> = (0..count as u32)
-            .flat_map(|index| number(dtype, seed.wrapping_add(index)))
-            .collect();
+        let seed = name.bytes().fold(17u32, |seed, byte| seed.wrapping_mul(31) + u32::from(byte));
+        let bytes: Vec<u8> =
+            (0..count as u32).flat_map(|index| number(dtype, seed.wrapping_add(index))).collect();
         self.finished.tensors.push(Tensor {
             name: name.into(),
             file,
@@ -164,12 +161,7 @@ impl Model {
 
     /// Names rows of the group that begins at `page` as padding.
     pub(crate) fn padding(&mut self, page: u32, plane: u32, first_row: u64, rows: u64) {
-        self.finished.padding.push(Padding {
-            page,
-            plane,
-            first_row,
-            rows,
-        });
+        self.finished.padding.push(Padding { page, plane, first_row, rows });
     }
 
     /// Carries a file.
@@ -313,47 +305,29 @@ pub(crate) fn rich() -> Model {
     model.tensor("empty", 1, "I64", &[0, 4], false);
     model.asset("config.json", b"{}");
     let matrix = |format, rows| Geometry::matrix(format, rows, 9).expect("fits");
-    model.group(
-        (Role::Embed, None, None),
-        &matrix(Format::BF16, 7),
-        &[whole("embed", 7)],
-    );
+    model.group((Role::Embed, None, None), &matrix(Format::BF16, 7), &[whole("embed", 7)]);
     let small = Geometry::small(&[(Vector::AttnNorm, 9), (Vector::AttnQkvBias, 8)]).expect("fits");
     let page = model.records.len() as u32;
-    let bias = |tensor, rows, first_row| Rows {
-        plane: 1,
-        first_row,
-        ..whole(tensor, rows)
-    };
+    let bias = |tensor, rows, first_row| Rows { plane: 1, first_row, ..whole(tensor, rows) };
     model.group(
         (Role::Small, Some(0), None),
         &small,
         &[whole("norm", 9), bias("q.bias", 4, 0), bias("v.bias", 2, 6)],
     );
     model.padding(page, 1, 4, 2);
-    let at = |tensor, rows, first_row| Rows {
-        first_row,
-        ..whole(tensor, rows)
-    };
+    let at = |tensor, rows, first_row| Rows { first_row, ..whole(tensor, rows) };
     model.group(
         (Role::AttnQkv, Some(0), None),
         &matrix(Format::F16, 8),
         &[whole("q", 4), at("k", 2, 4), at("v", 2, 6)],
     );
-    let alternating = |tensor, first_row| Rows {
-        first_row,
-        row_step: 2,
-        ..whole(tensor, 3)
-    };
+    let alternating = |tensor, first_row| Rows { first_row, row_step: 2, ..whole(tensor, 3) };
     model.group(
         (Role::FfnGateUp, Some(0), None),
         &matrix(Format::F32, 6),
         &[alternating("gate", 0), alternating("up", 1)],
     );
-    let from = |tensor, source_row, rows| Rows {
-        source_row,
-        ..whole(tensor, rows)
-    };
+    let from = |tensor, source_row, rows| Rows { source_row, ..whole(tensor, rows) };
     for expert in 0..2 {
         model.group(
             (Role::ExpertDown, Some(0), Some(expert)),
@@ -375,14 +349,7 @@ pub(crate) fn rich() -> Model {
 
 /// All rows of a tensor, from row 0 of plane 0 on.
 pub(crate) fn whole(tensor: &str, rows: u64) -> Rows<'_> {
-    Rows {
-        tensor,
-        plane: 0,
-        source_row: 0,
-        rows,
-        first_row: 0,
-        row_step: 1,
-    }
+    Rows { tensor, plane: 0, source_row: 0, rows, first_row: 0, row_step: 1 }
 }
 
 /// Ignores progress.

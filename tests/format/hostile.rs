@@ -83,10 +83,7 @@ fn use_up(bytes: &[u8]) {
             let _ = asset(&archive, &file.name);
         }
         let extracted = extract(&archive, &folder.path().join("out"), false, &quiet);
-        assert!(
-            extracted.is_ok() || !report.ok,
-            "what verifies can be extracted"
-        );
+        assert!(extracted.is_ok() || !report.ok, "what verifies can be extracted");
     });
 
     // `extract` writes through a buffer of 1 MiB; a parsed manifest takes more than its text.
@@ -163,10 +160,7 @@ fn set_record(parts: &mut Parts, page: usize, field: usize, value: u64) {
 fn leaves(value: &mut serde_json::Value) -> Vec<&mut serde_json::Value> {
     use serde_json::Value;
     match value {
-        Value::Object(map) => map
-            .iter_mut()
-            .flat_map(|(_, value)| leaves(value))
-            .collect(),
+        Value::Object(map) => map.iter_mut().flat_map(|(_, value)| leaves(value)).collect(),
         Value::Array(list) => list.iter_mut().flat_map(leaves).collect(),
         leaf => vec![leaf],
     }
@@ -361,14 +355,7 @@ fn sound() -> &'static Parts {
 
 #[test]
 fn files_of_a_few_bytes_are_refused_at_once() {
-    for bytes in [
-        &b""[..],
-        b"T",
-        b"THINv1\0",
-        b"THINv1\0\0",
-        b"THINv1\0\0\x01\0\0\0",
-        &[0xff; 8],
-    ] {
+    for bytes in [&b""[..], b"T", b"THINv1\0", b"THINv1\0\0", b"THINv1\0\0\x01\0\0\0", &[0xff; 8]] {
         let peak = peak_of(|| {
             assert!(Archive::from_static(bytes.to_vec().leak(), "x").is_err());
         });

@@ -32,10 +32,7 @@ fn told(lie: impl FnOnce(&mut Parts)) -> String {
         .unwrap_or_default()
         .to_owned();
     let mut problems = report.checks.iter().flat_map(|check| &check.problems);
-    assert!(
-        problems.any(|problem| problem.contains(&finding)),
-        "{finding}: {report:#?}"
-    );
+    assert!(problems.any(|problem| problem.contains(&finding)), "{finding}: {report:#?}");
     assert!(!report.ok);
     finding
 }
@@ -88,10 +85,7 @@ fn offset_before_the_end_of_the_page_before() {
 #[test]
 fn offset_inside_the_page_table() {
     let text = told_by_record(0, |page| page.offset = 4096);
-    assert!(
-        text.starts_with("page 0 (asset) starts at byte 4,096 but"),
-        "{text}"
-    );
+    assert!(text.starts_with("page 0 (asset) starts at byte 4,096 but"), "{text}");
 }
 
 #[test]
@@ -104,10 +98,7 @@ fn offset_that_leaves_room_for_something_hidden() {
 fn length_that_reaches_past_the_end_or_overflows() {
     for len in [1 << 40, 1 << 62, u64::MAX] {
         let text = told_by_record(3, |page| page.stored_len = len);
-        assert!(
-            text.contains("ends at byte") || text.contains("but the file has"),
-            "{text}"
-        );
+        assert!(text.contains("ends at byte") || text.contains("but the file has"), "{text}");
     }
 }
 
@@ -123,10 +114,7 @@ fn file_length_beyond_the_last_page() {
 #[test]
 fn file_length_that_is_not_the_file_s() {
     let text = told(|parts| parts.header.file_len = u64::MAX);
-    assert!(
-        text.ends_with("but its header says 18,446,744,073,709,551,615"),
-        "{text}"
-    );
+    assert!(text.ends_with("but its header says 18,446,744,073,709,551,615"), "{text}");
 }
 
 #[test]
@@ -136,30 +124,21 @@ fn count_that_needs_more_table_than_there_is() {
             parts.header.count = count;
             parts.header.file_len = 1 << 40;
         });
-        assert!(
-            text.starts_with("the page table of 'm.thin' ends at byte"),
-            "{text}"
-        );
+        assert!(text.starts_with("the page table of 'm.thin' ends at byte"), "{text}");
     }
 }
 
 #[test]
 fn layout_that_is_unknown() {
     let text = told_by_record(3, |page| page.layout = 7);
-    assert_eq!(
-        text,
-        "page 3 (attn_qkv, layer 0) has layout 7, which this version does not know"
-    );
+    assert_eq!(text, "page 3 (attn_qkv, layer 0) has layout 7, which this version does not know");
 }
 
 #[test]
 fn layer_or_expert_where_the_role_has_none_and_the_other_way_round() {
-    for (page, layer, expert) in [
-        (1, Some(0), None),
-        (3, None, None),
-        (3, Some(0), Some(1)),
-        (5, Some(0), None),
-    ] {
+    for (page, layer, expert) in
+        [(1, Some(0), None), (3, None, None), (3, Some(0), Some(1)), (5, Some(0), None)]
+    {
         let text = told_by_record(page, |page| (page.layer, page.expert) = (layer, expert));
         assert!(text.contains("layer or expert"), "{text}");
     }
@@ -174,10 +153,7 @@ fn descriptor_that_does_not_exist() {
 #[test]
 fn descriptor_of_a_matrix_for_a_page_of_vectors() {
     let text = told_by_record(2, |page| page.descriptor = 0);
-    assert_eq!(
-        text,
-        "page 2 (small, layer 0) has descriptor 0, which is of another kind"
-    );
+    assert_eq!(text, "page 2 (small, layer 0) has descriptor 0, which is of another kind");
 }
 
 #[test]
@@ -196,20 +172,14 @@ fn descriptor_that_no_writer_makes() {
     ];
     for edit in edits {
         let text = told_by_manifest(edit);
-        assert!(
-            text.ends_with("is not a layout this version knows"),
-            "{text}"
-        );
+        assert!(text.ends_with("is not a layout this version knows"), "{text}");
     }
 }
 
 #[test]
 fn format_other_than_the_descriptor_s() {
     let text = told_by_record(1, |page| page.format = Format::F16);
-    assert_eq!(
-        text,
-        "page 1 (embed) has format f16 but its descriptor has bf16"
-    );
+    assert_eq!(text, "page 1 (embed) has format f16 but its descriptor has bf16");
 }
 
 #[test]
@@ -219,10 +189,7 @@ fn rows_parts_and_lengths_other_than_the_descriptor_s() {
         (|p| p.rows = 6, "has rows 6 where 7 is right"),
         (|p| p.first_row = 1, "has first_row 1 where 0 is right"),
         (|p| p.part = 1, "has part 1 where 0 is right"),
-        (
-            |p| p.stored_len -= 32,
-            "has stored_len 192 where 224 is right",
-        ),
+        (|p| p.stored_len -= 32, "has stored_len 192 where 224 is right"),
     ];
     for (edit, want) in edits {
         let text = told_by_record(1, edit);
@@ -239,10 +206,7 @@ fn group_with_a_part_missing() {
         larger.quantization = manifest.descriptors[0].quantization.clone();
         manifest.descriptors[0] = larger;
     });
-    assert!(
-        text.contains("stored_len 224") || text.contains("has rows 7"),
-        "{text}"
-    );
+    assert!(text.contains("stored_len 224") || text.contains("has rows 7"), "{text}");
 }
 
 #[test]
@@ -250,10 +214,7 @@ fn tensor_names_that_are_reserved_empty_endless_or_used_twice() {
     for name in ["__metadata__", "", &"x".repeat(513)] {
         let text = told_by_manifest(|manifest| manifest.tensors[1].name = name.into());
         assert!(text.ends_with("is not a tensor name"), "{text}");
-        assert!(
-            text.len() < 600,
-            "the message does not repeat the whole name"
-        );
+        assert!(text.len() < 600, "the message does not repeat the whole name");
     }
     let text = told_by_manifest(|manifest| manifest.tensors[1].name = "embed".into());
     assert_eq!(text, "the name 'embed' is used twice");
@@ -262,42 +223,27 @@ fn tensor_names_that_are_reserved_empty_endless_or_used_twice() {
 #[test]
 fn tensor_of_a_source_file_that_does_not_exist() {
     let text = told_by_manifest(|manifest| manifest.tensors[0].file = 2);
-    assert_eq!(
-        text,
-        "tensor 'embed' belongs to source file 2 but there are 2"
-    );
+    assert_eq!(text, "tensor 'embed' belongs to source file 2 but there are 2");
 }
 
 #[test]
 fn tensor_of_an_unknown_number_type() {
     let text = told_by_manifest(|manifest| manifest.tensors[0].dtype = "banana".into());
-    assert_eq!(
-        text,
-        "tensor 'embed' has number type 'banana', which this version does not know"
-    );
+    assert_eq!(text, "tensor 'embed' has number type 'banana', which this version does not know");
 }
 
 #[test]
 fn shape_that_overflows() {
     let text = told_by_manifest(|manifest| manifest.tensors[0].shape = vec![1 << 32, 1 << 32]);
-    assert_eq!(
-        text,
-        "tensor 'embed' has a shape of more bytes than can be counted"
-    );
+    assert_eq!(text, "tensor 'embed' has a shape of more bytes than can be counted");
 }
 
 #[test]
 fn shape_of_more_or_fewer_bytes_than_the_pieces() {
     let text = told_by_manifest(|manifest| manifest.tensors[0].shape = vec![1000, 9]);
-    assert_eq!(
-        text,
-        "the pieces of tensor 'embed' hold 126 bytes but its shape has 18,000"
-    );
+    assert_eq!(text, "the pieces of tensor 'embed' hold 126 bytes but its shape has 18,000");
     let text = told_by_manifest(|manifest| manifest.tensors[0].pieces.clear());
-    assert_eq!(
-        text,
-        "the pieces of tensor 'embed' hold 0 bytes but its shape has 126"
-    );
+    assert_eq!(text, "the pieces of tensor 'embed' hold 0 bytes but its shape has 126");
 }
 
 #[test]
@@ -317,18 +263,12 @@ fn number_type_that_the_plane_does_not_store() {
         "tensor 'embed' of type F16 cannot be stored in plane 0 of page 1 with its transforms"
     );
     let text = told_by_manifest(|manifest| manifest.tensors[8].transform.clear());
-    assert!(
-        text.starts_with("tensor 'norm' of type BF16 cannot be stored"),
-        "{text}"
-    );
+    assert!(text.starts_with("tensor 'norm' of type BF16 cannot be stored"), "{text}");
     let text = told_by_manifest(|manifest| {
         let twice = manifest.tensors[8].transform[0].clone();
         manifest.tensors[8].transform.push(twice);
     });
-    assert!(
-        text.starts_with("tensor 'norm' of type BF16 cannot be stored"),
-        "{text}"
-    );
+    assert!(text.starts_with("tensor 'norm' of type BF16 cannot be stored"), "{text}");
 }
 
 #[test]
@@ -345,10 +285,7 @@ fn piece_of_a_page_that_is_no_group_s_first_or_a_file_s() {
 #[test]
 fn piece_of_a_plane_that_does_not_exist() {
     let text = told_by_manifest(|manifest| manifest.tensors[0].pieces[0].plane = 1);
-    assert_eq!(
-        text,
-        "a piece of 'embed' names plane 1 of page 1, which has 1"
-    );
+    assert_eq!(text, "a piece of 'embed' names plane 1 of page 1, which has 1");
 }
 
 #[test]
@@ -371,15 +308,9 @@ fn piece_that_leaves_its_group_or_does_not_advance() {
 #[test]
 fn source_rows_that_are_missing_or_there_twice() {
     let text = told_by_manifest(|manifest| manifest.tensors[6].pieces[1].source_row = 2);
-    assert_eq!(
-        text,
-        "the pieces of tensor 'experts' go on at source row 2 where 3 is next"
-    );
+    assert_eq!(text, "the pieces of tensor 'experts' go on at source row 2 where 3 is next");
     let text = told_by_manifest(|manifest| manifest.tensors[0].pieces[0].source_row = 1);
-    assert_eq!(
-        text,
-        "the pieces of tensor 'embed' go on at source row 1 where 0 is next"
-    );
+    assert_eq!(text, "the pieces of tensor 'embed' go on at source row 1 where 0 is next");
 }
 
 #[test]
@@ -392,60 +323,31 @@ fn rows_that_belong_to_two_tensors() {
     );
     // up takes gate's rows.
     let text = told_by_manifest(|manifest| manifest.tensors[5].pieces[0].first_row = 0);
-    assert!(
-        text.contains("belongs to 'up' and to another piece"),
-        "{text}"
-    );
+    assert!(text.contains("belongs to 'up' and to another piece"), "{text}");
 }
 
 #[test]
 fn rows_that_belong_to_no_tensor() {
     let text = told_by_manifest(|manifest| manifest.padding.clear());
-    assert_eq!(
-        text,
-        "row 4 of plane 1 of page 2 (small, layer 0) belongs to no tensor"
-    );
+    assert_eq!(text, "row 4 of plane 1 of page 2 (small, layer 0) belongs to no tensor");
     let text = told_by_manifest(|manifest| {
         manifest.tensors.remove(3);
     });
-    assert_eq!(
-        text,
-        "row 6 of plane 0 of page 3 (attn_qkv, layer 0) belongs to no tensor"
-    );
+    assert_eq!(text, "row 6 of plane 0 of page 3 (attn_qkv, layer 0) belongs to no tensor");
 }
 
 #[test]
 fn padding_that_covers_a_tensor_or_leaves_the_plane() {
-    let padding = |first_row, rows| Padding {
-        page: 3,
-        plane: 0,
-        first_row,
-        rows,
-    };
+    let padding = |first_row, rows| Padding { page: 3, plane: 0, first_row, rows };
     let text = told_by_manifest(|manifest| manifest.padding.push(padding(0, 1)));
-    assert!(
-        text.contains("belongs to 'padding' and to another piece"),
-        "{text}"
-    );
+    assert!(text.contains("belongs to 'padding' and to another piece"), "{text}");
     let text = told_by_manifest(|manifest| manifest.padding.push(padding(7, 2)));
-    assert!(
-        text.starts_with("a piece of 'padding' has 2 rows from row 7"),
-        "{text}"
-    );
+    assert!(text.starts_with("a piece of 'padding' has 2 rows from row 7"), "{text}");
 }
 
 #[test]
 fn file_names_that_lead_elsewhere_or_are_used_twice() {
-    for name in [
-        "../evil",
-        "/etc/passwd",
-        "a\\b",
-        "",
-        "nul.txt",
-        "a\0",
-        "..",
-        "C:x",
-    ] {
+    for name in ["../evil", "/etc/passwd", "a\\b", "", "nul.txt", "a\0", "..", "C:x"] {
         let text = told_by_manifest(|manifest| manifest.assets[0].name = name.into());
         assert_eq!(text, format!("'{name}' is not a plain file name"));
         let text = told_by_manifest(|manifest| manifest.provenance.files[0].name = name.into());
@@ -466,15 +368,9 @@ fn file_names_that_lead_elsewhere_or_are_used_twice() {
 #[test]
 fn carried_files_and_their_pages_that_do_not_match() {
     let text = told_by_manifest(|manifest| manifest.assets[2].bytes = 5001);
-    assert_eq!(
-        text,
-        "file 'LICENSE' has 5,001 bytes but its pages hold 5,000"
-    );
+    assert_eq!(text, "file 'LICENSE' has 5,001 bytes but its pages hold 5,000");
     let text = told_by_manifest(|manifest| manifest.assets[2].page = 3);
-    assert_eq!(
-        text,
-        "file 'LICENSE' starts at page 3, which is not the first page of a file"
-    );
+    assert_eq!(text, "file 'LICENSE' starts at page 3, which is not the first page of a file");
     let text = told_by_manifest(|manifest| {
         manifest.assets.remove(2);
     });
@@ -499,14 +395,11 @@ fn manifest_that_is_not_json_or_has_unknown_or_double_fields() {
     ] {
         let mut parts = Parts::of(&rich());
         parts.set_manifest(text);
-        let error = Archive::from_static(parts.bytes().leak(), "m.thin")
-            .err()
-            .expect("no manifest");
+        let error =
+            Archive::from_static(parts.bytes().leak(), "m.thin").err().expect("no manifest");
 
         assert_eq!(error.to_string(), "the manifest of 'm.thin' cannot be read");
-        let cause = std::error::Error::source(&error)
-            .expect("a cause")
-            .to_string();
+        let cause = std::error::Error::source(&error).expect("a cause").to_string();
         assert!(cause.contains(why), "{cause}");
     }
 }
@@ -517,13 +410,9 @@ fn manifest_nested_too_deeply() {
     let mut parts = Parts::of(&rich());
     parts.set_manifest(&deep);
 
-    let error = Archive::from_static(parts.bytes().leak(), "m.thin")
-        .err()
-        .expect("too deep");
+    let error = Archive::from_static(parts.bytes().leak(), "m.thin").err().expect("too deep");
 
-    let cause = std::error::Error::source(&error)
-        .expect("a cause")
-        .to_string();
+    let cause = std::error::Error::source(&error).expect("a cause").to_string();
     assert!(cause.contains("recursion limit"), "{cause}");
 }
 
@@ -535,26 +424,17 @@ fn manifest_of_more_values_than_its_length_explains() {
         let grown = region as u64 - parts.header.manifest_len;
         parts.header.manifest_len = region as u64;
         parts.header.file_len += grown;
-        parts
-            .records
-            .iter_mut()
-            .for_each(|page| page.offset += grown);
+        parts.records.iter_mut().for_each(|page| page.offset += grown);
         parts.manifest = vec![b' '; region];
         parts.set_manifest(dense.as_bytes());
     });
-    assert!(
-        text.starts_with("the manifest of 'm.thin' has 200,002 values"),
-        "{text}"
-    );
+    assert!(text.starts_with("the manifest of 'm.thin' has 200,002 values"), "{text}");
 }
 
 #[test]
 fn manifest_padded_with_something_else() {
     let text = told(|parts| *parts.manifest.last_mut().expect("not empty") = b'\n');
-    assert!(
-        text.ends_with("is 0x0a, where '}' or a space is needed"),
-        "{text}"
-    );
+    assert!(text.ends_with("is 0x0a, where '}' or a space is needed"), "{text}");
 }
 
 #[test]
@@ -577,10 +457,7 @@ fn numbers_that_the_source_type_does_not_have_are_found_by_verify_and_extract() 
     edit_page(&mut parts, 2, |page| {
         page[0..4].copy_from_slice(&1.000_000_1f32.to_le_bytes());
     });
-    assert_deep(
-        &parts,
-        "row 0 of tensor 'norm' holds 1.0000001e0, which no BF16 has",
-    );
+    assert_deep(&parts, "row 0 of tensor 'norm' holds 1.0000001e0, which no BF16 has");
 }
 
 #[test]
@@ -598,19 +475,13 @@ fn padding_that_is_not_zero_is_found_by_verify() {
     // Rows of 18 bytes in 32.
     edit_page(&mut parts, 1, |page| page[18] = 1);
     let text = verified(&parts);
-    assert!(
-        text.ends_with("is 0x01, but the space behind a row must be zero"),
-        "{text}"
-    );
+    assert!(text.ends_with("is 0x01, but the space behind a row must be zero"), "{text}");
 
     let mut parts = Parts::of(&rich());
     // Nine numbers of four bytes, then nothing until the next plane at 256.
     edit_page(&mut parts, 2, |page| page[36] = 1);
     let text = verified(&parts);
-    assert!(
-        text.ends_with("is 0x01, but the space behind a row must be zero"),
-        "{text}"
-    );
+    assert!(text.ends_with("is 0x01, but the space behind a row must be zero"), "{text}");
 }
 
 /// Changes the bytes of a page and its hash.
@@ -633,11 +504,7 @@ fn write_parts(parts: &Parts, folder: &Path) -> std::path::PathBuf {
 fn verified(parts: &Parts) -> String {
     let folder = tempfile::tempdir().expect("scratch folder");
     let report = verify(&write_parts(parts, folder.path()), &quiet).expect("readable");
-    let problems: Vec<_> = report
-        .checks
-        .iter()
-        .flat_map(|check| check.problems.clone())
-        .collect();
+    let problems: Vec<_> = report.checks.iter().flat_map(|check| check.problems.clone()).collect();
     assert_eq!(problems.len(), 1, "{report:#?}");
     assert!(!report.ok);
     problems[0].clone()

@@ -33,18 +33,8 @@ fn resume(pages: &dyn Pages, path: &Path) -> (Result<WriteReport, thintensor::Er
 /// Writes until `after` pages were packed.
 fn interrupted(model: &Model, path: &Path, after: usize) -> Error {
     let cancel = AtomicBool::new(after == 0);
-    let stopping = Stopping {
-        model,
-        after,
-        packed: AtomicUsize::new(0),
-        cancel: &cancel,
-    };
-    let options = WriteOptions {
-        force: false,
-        resume: true,
-        progress: &quiet,
-        cancel: &cancel,
-    };
+    let stopping = Stopping { model, after, packed: AtomicUsize::new(0), cancel: &cancel };
+    let options = WriteOptions { force: false, resume: true, progress: &quiet, cancel: &cancel };
     match write(&stopping, path, &options).expect_err("stopped") {
         thintensor::Error::Format(error) => error,
         other => panic!("{other}"),
@@ -66,10 +56,7 @@ fn writing_stopped_after_any_page_resumes_to_the_same_bytes() {
         let folder = tempfile::tempdir().expect("scratch folder");
         let path = folder.path().join("model.thin");
         let error = interrupted(&model, &path, after);
-        assert!(
-            matches!(error, Error::Interrupted { pages, .. } if pages == after),
-            "{error}"
-        );
+        assert!(matches!(error, Error::Interrupted { pages, .. } if pages == after), "{error}");
         assert!(error.hint().expect("a hint").contains("--resume"));
         assert!(!path.exists(), "no file has the final name yet");
 
@@ -80,10 +67,7 @@ fn writing_stopped_after_any_page_resumes_to_the_same_bytes() {
             matches!(&notices[..], [Notice::Resuming { pages, .. }] if *pages == after),
             "{notices:?}"
         );
-        assert!(
-            std::fs::read(&path).expect("there") == want,
-            "after {after}"
-        );
+        assert!(std::fs::read(&path).expect("there") == want, "after {after}");
         let left = std::fs::read_dir(folder.path()).expect("there").count();
         assert_eq!(left, 1, "the journal is gone");
     }
@@ -100,10 +84,7 @@ fn writing_stopped_after_every_page_in_turn_ends_with_the_same_bytes() {
     }
     let (report, _) = resume(&model, &path);
 
-    assert_eq!(
-        report.expect("resumed").pages_kept,
-        model.records.len() as u64 - 1
-    );
+    assert_eq!(report.expect("resumed").pages_kept, model.records.len() as u64 - 1);
     assert!(std::fs::read(&path).expect("there") == whole_archive(&model));
 }
 
@@ -152,10 +133,7 @@ fn an_unfinished_file_of_another_plan_is_started_over_with_a_notice() {
     let (report, notices) = resume(&small(), &path);
 
     assert_eq!(report.expect("written").pages_kept, 0);
-    assert!(
-        matches!(&notices[..], [Notice::PlanChanged { .. }]),
-        "{notices:?}"
-    );
+    assert!(matches!(&notices[..], [Notice::PlanChanged { .. }]), "{notices:?}");
     assert!(std::fs::read(&path).expect("there") == whole_archive(&small()));
 }
 
@@ -167,10 +145,7 @@ fn resume_without_anything_to_resume_says_so_and_writes() {
     let (report, notices) = resume(&small(), &path);
 
     assert_eq!(report.expect("written").pages_kept, 0);
-    assert!(
-        matches!(&notices[..], [Notice::NothingToResume { .. }]),
-        "{notices:?}"
-    );
+    assert!(matches!(&notices[..], [Notice::NothingToResume { .. }]), "{notices:?}");
 }
 
 #[test]
@@ -229,10 +204,7 @@ fn an_unfinished_file_is_no_archive() {
     let report = verify(&folder.path().join("model.thin.partial"), &quiet).expect("readable");
 
     assert!(!report.ok);
-    assert!(
-        report.checks[0].problems[0].contains("never ended"),
-        "{report:#?}"
-    );
+    assert!(report.checks[0].problems[0].contains("never ended"), "{report:#?}");
 }
 
 #[test]
@@ -290,10 +262,7 @@ fn a_model_that_contradicts_itself_is_not_written() {
     let error = write(&model, &folder.path().join("m.thin"), &options).expect_err("8 rows of 7");
 
     let text = error.to_string();
-    assert!(
-        text.contains("hold 126 bytes but its shape has 144"),
-        "{text}"
-    );
+    assert!(text.contains("hold 126 bytes but its shape has 144"), "{text}");
     assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 0);
 }
 
@@ -308,16 +277,14 @@ fn a_disk_that_is_too_small_is_refused_with_both_numbers() {
     model.finished.descriptors.push(geometry.clone());
     model.records = thintensor::format::PageRecord::of_group(Role::Embed, None, None, 0, &geometry);
     thintensor::format::record::number(&mut model.records);
-    model.finished.tensors[0]
-        .pieces
-        .push(thintensor::format::manifest::Piece {
-            page: 0,
-            plane: 0,
-            source_row: 0,
-            rows: whole("embed", 1 << 19).rows,
-            first_row: 0,
-            row_step: 1,
-        });
+    model.finished.tensors[0].pieces.push(thintensor::format::manifest::Piece {
+        page: 0,
+        plane: 0,
+        source_row: 0,
+        rows: whole("embed", 1 << 19).rows,
+        first_row: 0,
+        row_step: 1,
+    });
     let model = model.done();
     let folder = tempfile::tempdir().expect("scratch folder");
     let path = folder.path().join("m.thin");
@@ -360,10 +327,7 @@ fn a_disk_that_fills_up_while_writing_gives_an_error_and_no_archive() {
     let error = write(&model, &path, &options).expect_err("full");
 
     assert!(error.to_string().starts_with("cannot write "), "{error}");
-    assert!(
-        error.hint().expect("a hint").contains("disk is full"),
-        "{error:?}"
-    );
+    assert!(error.hint().expect("a hint").contains("disk is full"), "{error:?}");
     assert!(!path.exists());
 
     std::fs::remove_file(&filler).expect("ours");
@@ -383,10 +347,7 @@ fn two_writers_of_one_archive_are_refused() {
     let (result, _) = resume(&small(), &path);
 
     let text = result.expect_err("busy").to_string();
-    assert!(
-        text.ends_with("is being written by another process"),
-        "{text}"
-    );
+    assert!(text.ends_with("is being written by another process"), "{text}");
 }
 
 const CHILD: &str = "THIN_TEST_WRITE_TO";

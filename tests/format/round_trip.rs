@@ -25,9 +25,7 @@ fn round_trip(model: &Model) {
     assert_eq!(groups(archive.pages()), groups(&model.records));
     for (record, want) in archive.pages().iter().zip(&model.pages) {
         let mut bytes = vec![0; record.stored_len as usize];
-        archive
-            .read(PageId(record.id), &mut bytes)
-            .expect("own page");
+        archive.read(PageId(record.id), &mut bytes).expect("own page");
         assert!(bytes == *want, "page {}", record.place());
     }
     for (file, content) in model.finished.assets.iter().zip(&model.files) {
@@ -37,12 +35,7 @@ fn round_trip(model: &Model) {
 
     let report = verify(&path, &quiet).expect("readable");
     assert!(report.ok, "{report:#?}");
-    assert!(
-        report
-            .checks
-            .iter()
-            .all(|check| check.status == Status::Passed)
-    );
+    assert!(report.checks.iter().all(|check| check.status == Status::Passed));
 
     let out = folder.path().join("out");
     extract(&archive, &out, false, &quiet).expect("own archive");
@@ -62,11 +55,7 @@ fn round_trip(model: &Model) {
         .map(|entry| entry.expect("there").file_name())
         .collect();
     left.sort();
-    assert_eq!(
-        left,
-        ["again.thin", "m.thin", "out"],
-        "nothing is left behind"
-    );
+    assert_eq!(left, ["again.thin", "m.thin", "out"], "nothing is left behind");
 }
 
 fn compare_extracted(model: &Model, out: &Path) {
@@ -111,11 +100,7 @@ fn groups_of_several_parts_and_files_above_32_mib_round_trip() {
     let cols = (1 << 20) / 2;
     model.tensor("gate", 0, "BF16", &[20, cols], false);
     model.tensor("up", 0, "BF16", &[20, cols], false);
-    let rows = |tensor, first_row| Rows {
-        first_row,
-        row_step: 2,
-        ..whole(tensor, 20)
-    };
+    let rows = |tensor, first_row| Rows { first_row, row_step: 2, ..whole(tensor, 20) };
     model.group(
         (Role::FfnGateUp, Some(0), None),
         &Geometry::matrix(Format::BF16, 40, cols).expect("fits"),
@@ -177,10 +162,7 @@ fn extract_refuses_a_folder_that_holds_something_unless_forced() {
     let error = extract(&archive, &out, false, &quiet).expect_err("occupied");
     assert!(error.to_string().ends_with("is not empty"), "{error}");
     assert!(error.hint().expect("a hint").contains("--force"));
-    assert_eq!(
-        std::fs::read(out.join("config.json")).expect("there"),
-        b"mine"
-    );
+    assert_eq!(std::fs::read(out.join("config.json")).expect("there"), b"mine");
 
     extract(&archive, &out, true, &quiet).expect("forced");
     compare_extracted(&small(), &out);
@@ -214,10 +196,7 @@ fn vectors() -> impl Strategy<Value = Vec<(&'static str, bool, u64)>> {
         Just(("F32", false))
     ];
     prop::collection::vec((dtype, 1u64..200), 1..5).prop_map(|vectors| {
-        vectors
-            .into_iter()
-            .map(|((dtype, widen), len)| (dtype, widen, len))
-            .collect()
+        vectors.into_iter().map(|((dtype, widen), len)| (dtype, widen, len)).collect()
     })
 }
 
