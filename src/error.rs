@@ -13,6 +13,30 @@ pub enum Error {
     /// A model description has a number that cannot be right.
     #[error(transparent)]
     Spec(#[from] crate::model::SpecError),
+    /// A model does not hold what its description promises.
+    #[error(transparent)]
+    Plan(#[from] crate::plan::Error),
+    /// A device refused.
+    #[error(transparent)]
+    Backend(#[from] crate::backend::Error),
+    /// A step cannot be taken.
+    #[error(transparent)]
+    Engine(#[from] crate::engine::Error),
+    /// A tokenizer is damaged, or cannot encode.
+    #[error(transparent)]
+    Tokenizer(#[from] crate::tokenizer::Error),
+    /// A chat template is damaged, or refuses a conversation.
+    #[error(transparent)]
+    Chat(#[from] crate::chat::Error),
+    /// Stop strings that cannot be honoured.
+    #[error(transparent)]
+    Detokenize(#[from] crate::detokenize::Error),
+    /// A sampler setting is out of range.
+    #[error(transparent)]
+    Sample(#[from] crate::sample::Error),
+    /// Text generation lacks something.
+    #[error(transparent)]
+    Generate(#[from] crate::generate::Error),
 }
 
 impl Error {
@@ -22,7 +46,13 @@ impl Error {
         match self {
             Error::Format(error) => error.hint(),
             Error::Import(error) => error.hint(),
-            Error::Spec(_) => None,
+            Error::Backend(error) => error.hint(),
+            Error::Engine(error) => error.hint(),
+            Error::Tokenizer(error) => error.hint(),
+            Error::Chat(error) => error.hint(),
+            Error::Detokenize(error) => error.hint(),
+            Error::Generate(error) => error.hint(),
+            Error::Sample(_) | Error::Spec(_) | Error::Plan(_) => None,
         }
     }
 }

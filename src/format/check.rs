@@ -29,29 +29,15 @@ pub fn placement(pages: &[PageRecord], header: &Header) -> Vec<Finding> {
     for (position, page) in pages.iter().enumerate() {
         let (place, offset) = (page.place(), page.offset);
         if page.id as usize != position {
-            found.push(Finding::PageId {
-                position: position as u32,
-                found: page.id,
-            });
+            found.push(Finding::PageId { position: position as u32, found: page.id });
         }
         if !offset.is_multiple_of(PAGE_ALIGN) {
-            found.push(Finding::PageUnaligned {
-                page: place,
-                offset,
-            });
+            found.push(Finding::PageUnaligned { page: place, offset });
         }
         if offset < expected {
-            found.push(Finding::PageOverlaps {
-                page: place,
-                offset,
-                end: expected,
-            });
+            found.push(Finding::PageOverlaps { page: place, offset, end: expected });
         } else if offset > expected {
-            found.push(Finding::PageGap {
-                page: place,
-                offset,
-                expected,
-            });
+            found.push(Finding::PageGap { page: place, offset, expected });
         }
         let end = offset
             .checked_add(page.stored_len)
@@ -72,10 +58,7 @@ pub fn placement(pages: &[PageRecord], header: &Header) -> Vec<Finding> {
         }
     }
     if expected != header.file_len {
-        found.push(Finding::FileEnd {
-            end: expected,
-            file_len: header.file_len,
-        });
+        found.push(Finding::FileEnd { end: expected, file_len: header.file_len });
     }
     found.0
 }
@@ -85,13 +68,7 @@ pub fn placement(pages: &[PageRecord], header: &Header) -> Vec<Finding> {
 pub fn contents(manifest: &Manifest, pages: &[PageRecord]) -> Vec<Finding> {
     let mut found = Findings::default();
     let groups = groups(pages);
-    for step in [
-        check_pages,
-        check_groups,
-        check_names,
-        check_pieces,
-        check_rows,
-    ] {
+    for step in [check_pages, check_groups, check_names, check_pieces, check_rows] {
         step(manifest, pages, &groups, &mut found);
         if !found.0.is_empty() {
             break;
@@ -139,10 +116,7 @@ fn check_pages(manifest: &Manifest, pages: &[PageRecord], _: &[Group], found: &m
     for page in pages {
         let place = page.place();
         if page.layout != 0 {
-            found.push(Finding::UnknownLayout {
-                page: place,
-                layout: page.layout,
-            });
+            found.push(Finding::UnknownLayout { page: place, layout: page.layout });
         }
         if !belongs(page) {
             found.push(Finding::RoleMisplaced { page: place });
@@ -163,10 +137,7 @@ fn check_pages(manifest: &Manifest, pages: &[PageRecord], _: &[Group], found: &m
             continue;
         };
         if geometry.is_small() != (page.role == Role::Small) {
-            found.push(Finding::DescriptorKind {
-                page: place,
-                descriptor: page.descriptor,
-            });
+            found.push(Finding::DescriptorKind { page: place, descriptor: page.descriptor });
         }
         check_format(page, geometry.format, found);
     }
@@ -190,13 +161,7 @@ fn check_groups(manifest: &Manifest, pages: &[PageRecord], groups: &[Group], fou
                 let first_row = part * geometry.part_rows;
                 let bytes = geometry.part_bytes(part);
                 let rows = geometry.rows_of(part);
-                check_field(
-                    page,
-                    "first_row",
-                    u64::from(page.first_row),
-                    first_row,
-                    found,
-                );
+                check_field(page, "first_row", u64::from(page.first_row), first_row, found);
                 check_field(page, "rows", u64::from(page.rows), rows, found);
                 check_field(page, "stored_len", page.stored_len, bytes, found);
             } else if part + 1 < parts {
@@ -247,10 +212,7 @@ fn check_names(manifest: &Manifest, pages: &[PageRecord], groups: &[Group], foun
     let mut names = HashSet::new();
     let sources = manifest.provenance.files.iter();
     let sources = sources.map(|file| (&file.name, extracted_name(&file.name)));
-    let assets = manifest
-        .assets
-        .iter()
-        .map(|asset| (&asset.name, asset.name.clone()));
+    let assets = manifest.assets.iter().map(|asset| (&asset.name, asset.name.clone()));
     for (name, written) in sources.chain(assets) {
         if !is_plain_name(name) {
             found.push(Finding::FileName { name: clip(name) });
@@ -264,10 +226,7 @@ fn check_names(manifest: &Manifest, pages: &[PageRecord], groups: &[Group], foun
     for asset in &manifest.assets {
         let Some(group) = group_at(groups, asset.page).filter(|group| group.role == Role::Asset)
         else {
-            found.push(Finding::AssetGroup {
-                name: asset.name.clone(),
-                page: asset.page,
-            });
+            found.push(Finding::AssetGroup { name: asset.name.clone(), page: asset.page });
             continue;
         };
         *owners.entry(asset.page).or_default() += 1;
@@ -289,10 +248,7 @@ fn check_names(manifest: &Manifest, pages: &[PageRecord], groups: &[Group], foun
         if count != 1
             && let Some(page) = pages.get(group.first_page.0 as usize)
         {
-            found.push(Finding::AssetOwners {
-                page: page.place(),
-                owners: count,
-            });
+            found.push(Finding::AssetOwners { page: page.place(), owners: count });
         }
     }
 }
@@ -315,15 +271,9 @@ fn check_pieces(manifest: &Manifest, _: &[PageRecord], groups: &[Group], found: 
 fn check_tensor(manifest: &Manifest, tensor: &Tensor, groups: &[Group], found: &mut Findings) {
     let name = || clip(&tensor.name);
     let Some(size) = dtype_bytes(&tensor.dtype) else {
-        return found.push(Finding::UnknownDtype {
-            tensor: name(),
-            dtype: clip(&tensor.dtype),
-        });
+        return found.push(Finding::UnknownDtype { tensor: name(), dtype: clip(&tensor.dtype) });
     };
-    let product = |dims: &[u64]| {
-        dims.iter()
-            .try_fold(size, |bytes, &dim| bytes.checked_mul(dim))
-    };
+    let product = |dims: &[u64]| dims.iter().try_fold(size, |bytes, &dim| bytes.checked_mul(dim));
     let Some(expected) = product(&tensor.shape) else {
         return found.push(Finding::ShapeOverflow { tensor: name() });
     };
@@ -346,16 +296,8 @@ fn check_tensor(manifest: &Manifest, tensor: &Tensor, groups: &[Group], found: &
         // A vector's row is one number, whatever the shape; a matrix row is whole trailing dimensions.
         let is_vector = matches!(plane.kind, PlaneKind::Vector(_));
         let suffixes = (0..tensor.shape.len()).filter_map(|from| tensor.shape.get(from..));
-        if !is_vector
-            && !suffixes
-                .into_iter()
-                .any(|dims| product(dims) == Some(row_bytes))
-        {
-            return found.push(Finding::PieceWidth {
-                tensor: name(),
-                page: piece.page,
-                row_bytes,
-            });
+        if !is_vector && !suffixes.into_iter().any(|dims| product(dims) == Some(row_bytes)) {
+            return found.push(Finding::PieceWidth { tensor: name(), page: piece.page, row_bytes });
         }
         runs.push((piece.source_row, piece.rows));
         bytes = bytes.and_then(|bytes| bytes.checked_add(row_bytes.checked_mul(piece.rows)?));
@@ -384,16 +326,11 @@ fn check_tensor(manifest: &Manifest, tensor: &Tensor, groups: &[Group], found: &
 
 /// Step 5: each row of each plane of each group belongs to one piece.
 fn check_rows(manifest: &Manifest, pages: &[PageRecord], groups: &[Group], found: &mut Findings) {
-    let of_tensors = manifest.tensors.iter().flat_map(|tensor| {
-        tensor
-            .pieces
-            .iter()
-            .map(|piece| (*piece, tensor.name.as_str()))
-    });
-    let of_padding = manifest
-        .padding
+    let of_tensors = manifest
+        .tensors
         .iter()
-        .map(|padding| (padding.as_piece(), "padding"));
+        .flat_map(|tensor| tensor.pieces.iter().map(|piece| (*piece, tensor.name.as_str())));
+    let of_padding = manifest.padding.iter().map(|padding| (padding.as_piece(), "padding"));
     let mut claims: Vec<(Piece, &str)> = of_tensors.chain(of_padding).collect();
     claims.sort_by_key(|(piece, _)| (piece.page, piece.plane));
     let mut claims = claims.as_slice();
@@ -430,11 +367,7 @@ fn check_rows(manifest: &Manifest, pages: &[PageRecord], groups: &[Group], found
             if let Some(row) = rows.first_unclaimed()
                 && !twice
             {
-                found.push(Finding::RowUnclaimed {
-                    page: page.place(),
-                    plane: index,
-                    row,
-                });
+                found.push(Finding::RowUnclaimed { page: page.place(), plane: index, row });
             }
         }
         if found.is_full() {
@@ -451,10 +384,7 @@ struct Rows {
 
 impl Rows {
     fn new(rows: u64) -> Self {
-        Rows {
-            bits: vec![0; rows.div_ceil(64) as usize],
-            rows,
-        }
+        Rows { bits: vec![0; rows.div_ceil(64) as usize], rows }
     }
 
     /// Whether the row was free; it no longer is.
@@ -487,10 +417,7 @@ fn place_of<'a>(
 ) -> Option<(&'a Geometry, &'a super::Plane)> {
     let group = group_at(groups, piece.page).filter(|group| group.role != Role::Asset);
     let Some(geometry) = group.and_then(|group| manifest.descriptors.get(group.descriptor)) else {
-        found.push(Finding::PieceGroup {
-            owner: owner.into(),
-            page: piece.page,
-        });
+        found.push(Finding::PieceGroup { owner: owner.into(), page: piece.page });
         return None;
     };
     let Some(plane) = geometry.planes.get(piece.plane as usize) else {
@@ -519,19 +446,14 @@ fn place_of<'a>(
 
 /// The group whose first page this is.
 fn group_at(groups: &[Group], page: u32) -> Option<&Group> {
-    let position = groups
-        .binary_search_by_key(&page, |group| group.first_page.0)
-        .ok()?;
+    let position = groups.binary_search_by_key(&page, |group| group.first_page.0).ok()?;
     groups.get(position)
 }
 
 /// Whether this version would have made this geometry, and its stated precision is that of its format.
 fn is_known(geometry: &Geometry) -> bool {
-    let kinds: HashSet<String> = geometry
-        .planes
-        .iter()
-        .map(|plane| format!("{:?}", plane.kind))
-        .collect();
+    let kinds: HashSet<String> =
+        geometry.planes.iter().map(|plane| format!("{:?}", plane.kind)).collect();
     geometry.is_consistent()
         && kinds.len() == geometry.planes.len()
         && geometry.planes.iter().all(|plane| plane.rows > 0)
@@ -564,22 +486,13 @@ fn check_field(
     findings: &mut Findings,
 ) {
     if found != expected {
-        findings.push(Finding::PageField {
-            page: page.place(),
-            field,
-            found,
-            expected,
-        });
+        findings.push(Finding::PageField { page: page.place(), field, found, expected });
     }
 }
 
 fn check_format(page: &PageRecord, expected: crate::quant::Format, findings: &mut Findings) {
     if page.format != expected {
-        findings.push(Finding::PageFormat {
-            page: page.place(),
-            found: page.format,
-            expected,
-        });
+        findings.push(Finding::PageFormat { page: page.place(), found: page.format, expected });
     }
 }
 

@@ -64,11 +64,7 @@ pub fn extract(
     prepare(folder, force, needed)?;
     progress(Event::Start { bytes: needed });
 
-    let mut output = Output {
-        folder,
-        progress,
-        done: 0,
-    };
+    let mut output = Output { folder, progress, done: 0 };
     let mut report = ExtractReport::default();
     let mut recent = Recent::new(pages);
     for header in &headers {
@@ -121,11 +117,8 @@ impl<'a> FileHeader<'a> {
     /// Tensors lie in source order without gaps; the header is padded with spaces to eight bytes.
     fn new(manifest: &'a Manifest, file: u32) -> Self {
         let source = manifest.provenance.files.get(file as usize);
-        let tensors: Vec<&Tensor> = manifest
-            .tensors
-            .iter()
-            .filter(|tensor| tensor.file == file)
-            .collect();
+        let tensors: Vec<&Tensor> =
+            manifest.tensors.iter().filter(|tensor| tensor.file == file).collect();
         let mut entries = Map::new();
         if let Some(source) = source
             && !source.metadata.is_empty()
@@ -144,12 +137,7 @@ impl<'a> FileHeader<'a> {
         let mut text = Value::Object(entries).to_string().into_bytes();
         text.resize(text.len().next_multiple_of(8), b' ');
         let name = source.map_or("", |source| source.name.as_str());
-        FileHeader {
-            name: extracted_name(name),
-            text,
-            tensors,
-            tensor_bytes: offset,
-        }
+        FileHeader { name: extracted_name(name), text, tensors, tensor_bytes: offset }
     }
 
     fn bytes(&self) -> u64 {
@@ -160,10 +148,7 @@ impl<'a> FileHeader<'a> {
 /// Bytes of a tensor, which the checks found to be countable.
 fn tensor_bytes(tensor: &Tensor) -> u64 {
     let size = dtype_bytes(&tensor.dtype).unwrap_or(0);
-    tensor
-        .shape
-        .iter()
-        .fold(size, |bytes, dim| bytes.saturating_mul(*dim))
+    tensor.shape.iter().fold(size, |bytes, dim| bytes.saturating_mul(*dim))
 }
 
 /// The index that loaders need where there are several files, unless the archive carries the source's own.
@@ -210,29 +195,14 @@ fn write_tensor(
 
 /// Creates the folder, or makes sure that it may be written to and that the disk is large enough.
 fn prepare(folder: &Path, force: bool, needed: u64) -> Result<(), Error> {
-    let io = |verb| {
-        move |source| Error::Io {
-            verb,
-            path: folder.into(),
-            source,
-        }
-    };
+    let io = |verb| move |source| Error::Io { verb, path: folder.into(), source };
     std::fs::create_dir_all(folder).map_err(io("create"))?;
-    let occupied = std::fs::read_dir(folder)
-        .map_err(io("read"))?
-        .next()
-        .is_some();
+    let occupied = std::fs::read_dir(folder).map_err(io("read"))?.next().is_some();
     if occupied && !force {
-        return Err(Error::NotEmpty {
-            path: folder.into(),
-        });
+        return Err(Error::NotEmpty { path: folder.into() });
     }
     match free_bytes(folder) {
-        Some(free) if needed > free => Err(Error::NoSpace {
-            path: folder.into(),
-            needed,
-            free,
-        }),
+        Some(free) if needed > free => Err(Error::NoSpace { path: folder.into(), needed, free }),
         Some(_) | None => Ok(()),
     }
 }
@@ -260,21 +230,13 @@ impl Output<'_> {
         fill: impl FnOnce(&mut OutputFile<'_>) -> Result<(), crate::Error>,
     ) -> Result<(), crate::Error> {
         let path = self.folder.join(TEMPORARY);
-        let io = |source| Error::Io {
-            verb: "write",
-            path: path.clone(),
-            source,
-        };
+        let io = |source| Error::Io { verb: "write", path: path.clone(), source };
         // A leftover, or a link someone put there, is removed rather than written through.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(error))?,
             _ => {}
         }
-        let file = File::options()
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .map_err(io)?;
+        let file = File::options().write(true).create_new(true).open(&path).map_err(io)?;
         let mut output = OutputFile {
             file: BufWriter::with_capacity(1 << 20, file),
             path: path.clone(),

@@ -95,9 +95,8 @@ impl Geometry {
         }
         let planes = place(planes, rows, rows.min(part_rows))?;
         let last = planes.last()?;
-        let part_bytes = last
-            .offset
-            .checked_add(last.row_stride.checked_mul(rows.min(part_rows))?)?;
+        let part_bytes =
+            last.offset.checked_add(last.row_stride.checked_mul(rows.min(part_rows))?)?;
         Some(Geometry {
             format,
             rows,
@@ -145,9 +144,7 @@ impl Geometry {
     /// Rows of part `part`; fewer than `part_rows` in the last.
     #[must_use]
     pub fn rows_of(&self, part: u64) -> u64 {
-        self.rows
-            .saturating_sub(part.saturating_mul(self.part_rows))
-            .min(self.part_rows)
+        self.rows.saturating_sub(part.saturating_mul(self.part_rows)).min(self.part_rows)
     }
 
     /// Bytes a part stores: to the end of the last row of its last plane.
@@ -157,9 +154,7 @@ impl Geometry {
             return self.cols * 4;
         }
         let rows = self.rows_of(part);
-        self.planes
-            .last()
-            .map_or(0, |plane| plane.offset + plane.row_stride * rows)
+        self.planes.last().map_or(0, |plane| plane.offset + plane.row_stride * rows)
     }
 
     /// Bytes of the whole group in memory: all parts but the last at full stride.
@@ -172,10 +167,7 @@ impl Geometry {
     /// Bytes that mean something: rows without padding, as counted in bytes per token.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
-        self.planes
-            .iter()
-            .map(|plane| plane.rows * plane.row_bytes)
-            .sum()
+        self.planes.iter().map(|plane| plane.rows * plane.row_bytes).sum()
     }
 
     /// log2 of `part_rows`.
@@ -195,13 +187,7 @@ impl Geometry {
     /// Whether this is the geometry of a `small` page.
     #[must_use]
     pub fn is_small(&self) -> bool {
-        matches!(
-            self.planes.first(),
-            Some(Plane {
-                kind: PlaneKind::Vector(_),
-                ..
-            })
-        )
+        matches!(self.planes.first(), Some(Plane { kind: PlaneKind::Vector(_), .. }))
     }
 
     /// The plane of a kind.
@@ -243,10 +229,7 @@ fn largest_part(planes: &[(PlaneKind, u64)], rows: u64) -> Option<u64> {
         let held = rows.min(part_rows);
         if let Some(placed) = place(planes, rows, held)
             && let Some(last) = placed.last()
-            && last
-                .row_stride
-                .checked_mul(held)
-                .and_then(|bytes| bytes.checked_add(last.offset))?
+            && last.row_stride.checked_mul(held).and_then(|bytes| bytes.checked_add(last.offset))?
                 <= MAX_PART_BYTES
         {
             return Some(part_rows);
@@ -277,17 +260,8 @@ fn place(planes: &[(PlaneKind, u64)], rows: u64, held: u64) -> Option<Vec<Plane>
     let mut placed = Vec::with_capacity(planes.len());
     for &(kind, row_bytes) in planes {
         let row_stride = round_up(row_bytes, ROW_ALIGN)?;
-        placed.push(Plane {
-            kind,
-            rows,
-            offset,
-            row_bytes,
-            row_stride,
-        });
-        offset = round_up(
-            offset.checked_add(row_stride.checked_mul(held)?)?,
-            PLANE_ALIGN,
-        )?;
+        placed.push(Plane { kind, rows, offset, row_bytes, row_stride });
+        offset = round_up(offset.checked_add(row_stride.checked_mul(held)?)?, PLANE_ALIGN)?;
     }
     Some(placed)
 }
@@ -317,10 +291,7 @@ mod tests {
         assert_eq!(geometry.parts(), 3);
         assert_eq!(geometry.rows_of(2), 22_016 - 2 * 8_192);
         assert_eq!(geometry.bytes(), 22_016 * 4_096);
-        assert_eq!(
-            geometry.row_offset(&geometry.planes[0], 8_193),
-            (32 << 20) + 4_096
-        );
+        assert_eq!(geometry.row_offset(&geometry.planes[0], 8_193), (32 << 20) + 4_096);
     }
 
     #[test]

@@ -33,10 +33,7 @@ impl Header {
     /// **Errors**: another kind of file, another version, a cut header, or a field no writer would set.
     pub fn decode(file: &str, bytes: &[u8]) -> Result<Self, Error> {
         if !bytes.starts_with(&MAGIC) {
-            return Err(Error::Magic {
-                file: file.into(),
-                found: Found::of(bytes),
-            });
+            return Err(Error::Magic { file: file.into(), found: Found::of(bytes) });
         }
         let mut fields = Fields(bytes);
         let cut = || Error::FrontCut {
@@ -48,11 +45,7 @@ impl Header {
         fields.take::<8>().ok_or_else(cut)?;
         let version = fields.u32().ok_or_else(cut)?;
         if version != VERSION {
-            return Err(Error::Version {
-                file: file.into(),
-                found: version,
-                known: VERSION,
-            });
+            return Err(Error::Version { file: file.into(), found: version, known: VERSION });
         }
         if (bytes.len() as u64) < HEADER_BYTES {
             return Err(cut());
@@ -75,42 +68,22 @@ impl Header {
             });
         }
 
-        let header = Header {
-            manifest_len,
-            count,
-            file_len,
-            archive_hash,
-        };
+        let header = Header { manifest_len, count, file_len, archive_hash };
         let longest = MAX_MANIFEST_BYTES.min(file_len);
         let aligned = round_up(manifest_len, PAGE_ALIGN).unwrap_or(0);
         for (field, found, needed, right) in [
             ("flags", u64::from(flags), 0, flags == 0),
             ("zero", zero, 0, zero == 0),
-            (
-                "manifest_off",
-                manifest_off,
-                HEADER_BYTES,
-                manifest_off == HEADER_BYTES,
-            ),
+            ("manifest_off", manifest_off, HEADER_BYTES, manifest_off == HEADER_BYTES),
             (
                 "record_size",
                 u64::from(record_size),
                 RECORD_SIZE,
                 u64::from(record_size) == RECORD_SIZE,
             ),
-            (
-                "count",
-                u64::from(count),
-                u64::from(MAX_PAGES),
-                count <= MAX_PAGES,
-            ),
+            ("count", u64::from(count), u64::from(MAX_PAGES), count <= MAX_PAGES),
             // The limit first: everything after it can be added without overflow.
-            (
-                "manifest_len",
-                manifest_len,
-                longest,
-                manifest_len <= longest,
-            ),
+            ("manifest_len", manifest_len, longest, manifest_len <= longest),
             (
                 "manifest_len",
                 manifest_len,
@@ -119,35 +92,15 @@ impl Header {
             ),
         ] {
             if !right {
-                return Err(Error::HeaderField {
-                    file: file.into(),
-                    field,
-                    found,
-                    needed,
-                });
+                return Err(Error::HeaderField { file: file.into(), field, found, needed });
             }
         }
         for (field, found, needed, right) in [
-            (
-                "table_off",
-                table_off,
-                header.table_off(),
-                table_off == header.table_off(),
-            ),
-            (
-                "file_len",
-                file_len,
-                header.data_off(),
-                file_len >= header.data_off(),
-            ),
+            ("table_off", table_off, header.table_off(), table_off == header.table_off()),
+            ("file_len", file_len, header.data_off(), file_len >= header.data_off()),
         ] {
             if !right {
-                return Err(Error::HeaderField {
-                    file: file.into(),
-                    field,
-                    found,
-                    needed,
-                });
+                return Err(Error::HeaderField { file: file.into(), field, found, needed });
             }
         }
         Ok(header)
@@ -194,10 +147,7 @@ impl Header {
     /// The hash that `archive_hash` should be.
     #[must_use]
     pub fn hash(&self, manifest: &[u8], table: &[u8]) -> Hash {
-        let unhashed = Header {
-            archive_hash: [0; 32],
-            ..*self
-        };
+        let unhashed = Header { archive_hash: [0; 32], ..*self };
         let mut hasher = blake3::Hasher::new();
         hasher.update(&unhashed.encode());
         hasher.update_rayon(manifest);
@@ -208,10 +158,7 @@ impl Header {
 
 /// Position and value of the first byte that is not zero.
 pub(super) fn first_not_zero(bytes: &[u8]) -> Option<(usize, u8)> {
-    bytes
-        .iter()
-        .position(|&byte| byte != 0)
-        .and_then(|at| bytes.get(at).map(|&byte| (at, byte)))
+    bytes.iter().position(|&byte| byte != 0).and_then(|at| bytes.get(at).map(|&byte| (at, byte)))
 }
 
 /// What a file that is no archive looks like. Displayed as the end of "it ...".
@@ -341,12 +288,7 @@ mod tests {
     use super::*;
 
     fn header() -> Header {
-        Header {
-            manifest_len: 8192,
-            count: 33,
-            file_len: 65_536,
-            archive_hash: [7; 32],
-        }
+        Header { manifest_len: 8192, count: 33, file_len: 65_536, archive_hash: [7; 32] }
     }
 
     #[test]
@@ -354,10 +296,7 @@ mod tests {
         let bytes = header().encode();
 
         assert_eq!(bytes.len(), 4096);
-        assert_eq!(
-            Header::decode("a.thin", &bytes).expect("own bytes"),
-            header()
-        );
+        assert_eq!(Header::decode("a.thin", &bytes).expect("own bytes"), header());
         // 4,096 + 8,192 + 33 * 128 = 16,512, and the next multiple of 4,096 is 20,480.
         assert_eq!(header().data_off(), 20_480);
     }
@@ -373,10 +312,7 @@ mod tests {
 
             if let Ok(decoded) = Header::decode("a.thin", &bad) {
                 let stated_differently = decoded.archive_hash != header().archive_hash;
-                assert!(
-                    stated_differently || decoded.hash(b"m", b"t") != hash,
-                    "byte {at}"
-                );
+                assert!(stated_differently || decoded.hash(b"m", b"t") != hash, "byte {at}");
             }
         }
     }
@@ -386,10 +322,7 @@ mod tests {
         let good = header().encode();
 
         for len in 0..good.len() {
-            assert!(
-                Header::decode("a.thin", &good[..len]).is_err(),
-                "{len} bytes"
-            );
+            assert!(Header::decode("a.thin", &good[..len]).is_err(), "{len} bytes");
         }
     }
 
@@ -419,15 +352,9 @@ mod tests {
             (b"PK\x03\x04....", "it is a zip file"),
             (b"\n<!DOCTYPE html><html>", "it is a web page"),
             (b"<html>", "it is a web page"),
-            (
-                b"version https://git-lfs.github.com/spec/v1",
-                "Git-LFS pointer",
-            ),
+            (b"version https://git-lfs.github.com/spec/v1", "Git-LFS pointer"),
             (b"THINv0\0\0", "format version 0"),
-            (
-                b"THINv2\0\0",
-                "format version 2, and this program reads version 1",
-            ),
+            (b"THINv2\0\0", "format version 2, and this program reads version 1"),
             (b"{\"a\": 1}", "JSON"),
             (b"\0\0\0\0\0\0\0\0\0", "never ended"),
             (b"hello world", "it starts with 'hello wo'"),

@@ -25,20 +25,12 @@ pub(super) struct Journal {
 impl Journal {
     /// Begins a journal, replacing what was there.
     pub(super) fn begin(path: &Path, fingerprint: &Hash) -> Result<Self, Error> {
-        let io = |source| Error::Io {
-            verb: "write",
-            path: path.into(),
-            source,
-        };
+        let io = |source| Error::Io { verb: "write", path: path.into(), source };
         let mut file = File::create(path).map_err(io)?;
         let mut head = MAGIC.to_vec();
         head.extend_from_slice(fingerprint);
         file.write_all(&head).map_err(io)?;
-        Ok(Journal {
-            file,
-            path: path.into(),
-            done: Vec::new(),
-        })
+        Ok(Journal { file, path: path.into(), done: Vec::new() })
     }
 
     /// Opens the journal of an earlier run on `count` pages; `Ok(None)` where it belongs to another plan.
@@ -47,16 +39,8 @@ impl Journal {
         fingerprint: &Hash,
         count: usize,
     ) -> Result<Option<Self>, Error> {
-        let io = |source| Error::Io {
-            verb: "read",
-            path: path.into(),
-            source,
-        };
-        let mut file = File::options()
-            .read(true)
-            .append(true)
-            .open(path)
-            .map_err(io)?;
+        let io = |source| Error::Io { verb: "read", path: path.into(), source };
+        let mut file = File::options().read(true).append(true).open(path).map_err(io)?;
         // Each resumed run may add an entry for every page; a longer file is not a journal of this plan.
         let most = HEAD_BYTES + ENTRY_BYTES * count as u64 + PAGE_ALIGN;
         let mut bytes = Vec::new();
@@ -80,11 +64,7 @@ impl Journal {
             }
         }
         file.set_len(whole).map_err(io)?;
-        Ok(Some(Journal {
-            file,
-            path: path.into(),
-            done,
-        }))
+        Ok(Some(Journal { file, path: path.into(), done }))
     }
 
     /// Notes that a page is written.
@@ -102,11 +82,7 @@ impl Journal {
     pub(super) fn remove(self) -> Result<(), Error> {
         let Journal { file, path, .. } = self;
         drop(file);
-        std::fs::remove_file(&path).map_err(|source| Error::Io {
-            verb: "remove",
-            path,
-            source,
-        })
+        std::fs::remove_file(&path).map_err(|source| Error::Io { verb: "remove", path, source })
     }
 }
 
@@ -129,20 +105,13 @@ mod tests {
             .and_then(|file| file.set_len(len - 1))
             .expect("writable");
 
-        assert!(
-            Journal::resume(&path, &[2; 32], 3)
-                .expect("readable")
-                .is_none()
-        );
-        let mut journal = Journal::resume(&path, &[1; 32], 3)
-            .expect("readable")
-            .expect("same plan");
+        assert!(Journal::resume(&path, &[2; 32], 3).expect("readable").is_none());
+        let mut journal =
+            Journal::resume(&path, &[1; 32], 3).expect("readable").expect("same plan");
         assert_eq!(journal.done, [Some([5; 32]), None, None]);
 
         journal.add(1, &[7; 32]).expect("writable");
-        let resumed = Journal::resume(&path, &[1; 32], 3)
-            .expect("readable")
-            .expect("same plan");
+        let resumed = Journal::resume(&path, &[1; 32], 3).expect("readable").expect("same plan");
         assert_eq!(resumed.done, [Some([5; 32]), Some([7; 32]), None]);
     }
 }

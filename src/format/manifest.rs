@@ -31,38 +31,21 @@ impl Manifest {
     ///
     /// **Errors**: other padding, too many values for its size, or JSON that is not a manifest.
     pub fn decode(file: &str, region: &[u8]) -> Result<Self, Error> {
-        let end = region
-            .iter()
-            .rposition(|&byte| byte != b' ')
-            .map_or(0, |last| last + 1);
+        let end = region.iter().rposition(|&byte| byte != b' ').map_or(0, |last| last + 1);
         let (text, _) = region.split_at_checked(end).unwrap_or((region, &[]));
         if let Some(&byte) = text.last()
             && byte != b'}'
         {
-            return Err(Error::ManifestPadding {
-                file: file.into(),
-                at: end as u64 - 1,
-                byte,
-            });
+            return Err(Error::ManifestPadding { file: file.into(), at: end as u64 - 1, byte });
         }
         // A parsed value takes up to 72 bytes where `0,` takes two, so a file could ask for far more memory
         // than it has bytes. Manifests have one value in nine to ten bytes.
-        let values = text
-            .iter()
-            .filter(|byte| matches!(byte, b',' | b'[' | b'{'))
-            .count() as u64;
+        let values = text.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count() as u64;
         let limit = text.len() as u64 / 6 + 65_536;
         if values > limit {
-            return Err(Error::ManifestDense {
-                file: file.into(),
-                values,
-                limit,
-            });
+            return Err(Error::ManifestDense { file: file.into(), values, limit });
         }
-        serde_json::from_slice(text).map_err(|source| Error::Manifest {
-            file: file.into(),
-            source,
-        })
+        serde_json::from_slice(text).map_err(|source| Error::Manifest { file: file.into(), source })
     }
 
     /// The JSON that a manifest region starts with.

@@ -15,21 +15,14 @@ pub fn extracted_name(source: &str) -> String {
 /// Whether a name can be a file in any folder of any system, and nothing but a file in that folder.
 #[must_use]
 pub fn is_plain_name(name: &str) -> bool {
-    let stem = name
-        .split('.')
-        .next()
-        .unwrap_or("")
-        .trim_end()
-        .to_uppercase();
-    let device = matches!(
-        stem.as_str(),
-        "CON" | "PRN" | "AUX" | "NUL" | "CONIN$" | "CONOUT$"
-    ) || ["COM", "LPT"].iter().any(|port| {
-        stem.strip_prefix(port).is_some_and(|number| {
-            matches!(number, "¹" | "²" | "³")
-                || (number.len() == 1 && number.bytes().all(|byte| byte.is_ascii_digit()))
-        })
-    });
+    let stem = name.split('.').next().unwrap_or("").trim_end().to_uppercase();
+    let device = matches!(stem.as_str(), "CON" | "PRN" | "AUX" | "NUL" | "CONIN$" | "CONOUT$")
+        || ["COM", "LPT"].iter().any(|port| {
+            stem.strip_prefix(port).is_some_and(|number| {
+                matches!(number, "¹" | "²" | "³")
+                    || (number.len() == 1 && number.bytes().all(|byte| byte.is_ascii_digit()))
+            })
+        });
     let forbidden = |c: char| c.is_control() || r#"/\:*?"<>|"#.contains(c);
     !name.is_empty()
         && name.len() <= 200
@@ -55,13 +48,8 @@ mod tests {
 
     #[test]
     fn plain_names_are_accepted_and_names_that_go_elsewhere_refused() {
-        for good in [
-            "config.json",
-            "model-00001-of-00002.safetensors",
-            "LICENSE",
-            "a b.txt",
-            "COM",
-        ] {
+        for good in ["config.json", "model-00001-of-00002.safetensors", "LICENSE", "a b.txt", "COM"]
+        {
             assert!(is_plain_name(good), "{good}");
         }
         for bad in [

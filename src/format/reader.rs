@@ -60,13 +60,7 @@ impl Archive {
         manifest: Manifest,
         pages: Vec<PageRecord>,
     ) -> Self {
-        Archive {
-            source,
-            name,
-            header,
-            manifest,
-            pages,
-        }
+        Archive { source, name, header, manifest, pages }
     }
 
     /// The hash of header, manifest and page table, which hold the hashes of all pages: the archive's name
@@ -106,14 +100,11 @@ impl Pages for Archive {
     }
 
     fn read(&self, page: PageId, out: &mut [u8]) -> Result<(), crate::Error> {
-        let record = self
-            .pages
-            .get(page.0 as usize)
-            .ok_or_else(|| Error::NoSuchPage {
-                file: self.name.clone(),
-                page: page.0,
-                count: self.pages.len(),
-            })?;
+        let record = self.pages.get(page.0 as usize).ok_or_else(|| Error::NoSuchPage {
+            file: self.name.clone(),
+            page: page.0,
+            count: self.pages.len(),
+        })?;
         read_page(&self.source, &self.name, record, out)?;
         Ok(())
     }
@@ -123,24 +114,16 @@ impl Pages for Archive {
 ///
 /// **Errors**: as [`Pages::read`].
 pub fn asset(pages: &dyn Pages, name: &str) -> Result<Option<Vec<u8>>, crate::Error> {
-    let Some(asset) = pages
-        .manifest()
-        .assets
-        .iter()
-        .find(|asset| asset.name == name)
-    else {
+    let Some(asset) = pages.manifest().assets.iter().find(|asset| asset.name == name) else {
         return Ok(None);
     };
     let mut bytes = Vec::new();
     for id in asset.page.. {
-        let record = pages
-            .pages()
-            .get(id as usize)
-            .ok_or_else(|| Error::NoSuchPage {
-                file: pages.name().into(),
-                page: id,
-                count: pages.pages().len(),
-            })?;
+        let record = pages.pages().get(id as usize).ok_or_else(|| Error::NoSuchPage {
+            file: pages.name().into(),
+            page: id,
+            count: pages.pages().len(),
+        })?;
         let start = bytes.len();
         bytes.resize(start + record.stored_len as usize, 0);
         let (_, out) = bytes.split_at_mut(start);
@@ -161,26 +144,15 @@ pub(super) enum Source {
 impl Source {
     /// Opens a file and gives the name people know it by.
     pub(super) fn open(path: &Path) -> Result<(Self, String), Error> {
-        let io = |source| Error::Io {
-            verb: "read",
-            path: path.into(),
-            source,
-        };
+        let io = |source| Error::Io { verb: "read", path: path.into(), source };
         let file = File::open(path).map_err(io)?;
         if file.metadata().map_err(io)?.is_dir() {
             return Err(io(std::io::ErrorKind::IsADirectory.into()));
         }
-        let name = path.file_name().map_or_else(
-            || path.display().to_string(),
-            |name| name.to_string_lossy().into_owned(),
-        );
-        Ok((
-            Source::File {
-                file,
-                path: path.into(),
-            },
-            name,
-        ))
+        let name = path
+            .file_name()
+            .map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
+        Ok((Source::File { file, path: path.into() }, name))
     }
 
     pub(super) fn len(&self, name: &str) -> Result<u64, Error> {
@@ -272,12 +244,7 @@ impl Front {
             ("page table", header.data_off()),
         ] {
             if end > len {
-                return Err(Error::FrontCut {
-                    file: name.into(),
-                    what,
-                    end,
-                    len,
-                });
+                return Err(Error::FrontCut { file: name.into(), what, end, len });
             }
         }
         Ok(Front {
@@ -292,11 +259,7 @@ impl Front {
         if found == header.archive_hash {
             return Ok(());
         }
-        Err(Error::ArchiveHash {
-            file: name.into(),
-            stated: header.archive_hash,
-            found,
-        })
+        Err(Error::ArchiveHash { file: name.into(), stated: header.archive_hash, found })
     }
 
     pub(super) fn check_padding(&self, name: &str, header: &Header) -> Result<(), Error> {
@@ -308,12 +271,7 @@ impl Front {
 /// **Errors**: a byte is not zero; `at` is where `bytes` lie in the file.
 pub(super) fn zeros(name: &str, what: &'static str, at: u64, bytes: &[u8]) -> Result<(), Error> {
     first_not_zero(bytes).map_or(Ok(()), |(position, byte)| {
-        Err(Error::NotZero {
-            file: name.into(),
-            what,
-            at: at + position as u64,
-            byte,
-        })
+        Err(Error::NotZero { file: name.into(), what, at: at + position as u64, byte })
     })
 }
 
@@ -336,11 +294,7 @@ pub(super) fn check_length(
             len,
         });
     }
-    Err(Error::FileLength {
-        file: name.into(),
-        found: len,
-        stated: header.file_len,
-    })
+    Err(Error::FileLength { file: name.into(), found: len, stated: header.file_len })
 }
 
 /// Reads the stored bytes of a page and compares their hash with the record.
@@ -363,23 +317,13 @@ pub(super) fn read_page(
         if end <= len {
             return Err(error);
         }
-        return Err(Error::PageCut {
-            file: name.into(),
-            page: record.place(),
-            end,
-            len,
-        });
+        return Err(Error::PageCut { file: name.into(), page: record.place(), end, len });
     }
     let found = hash(out);
     if found == record.hash {
         return Ok(());
     }
-    Err(Error::PageHash {
-        file: name.into(),
-        page: record.place(),
-        stated: record.hash,
-        found,
-    })
+    Err(Error::PageHash { file: name.into(), page: record.place(), stated: record.hash, found })
 }
 
 /// BLAKE3 of a page, on several cores where it is large.

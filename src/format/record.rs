@@ -90,12 +90,7 @@ impl PageRecord {
     /// Which page this is and what it means, for messages.
     #[must_use]
     pub fn place(&self) -> PagePlace {
-        PagePlace {
-            id: self.id,
-            role: self.role,
-            layer: self.layer,
-            expert: self.expert,
-        }
+        PagePlace { id: self.id, role: self.role, layer: self.layer, expert: self.expert }
     }
 
     fn continues(&self, group: &Group) -> bool {
@@ -209,18 +204,11 @@ mod tests {
 
         let groups = groups(&pages);
 
-        let seen: Vec<_> = groups
-            .iter()
-            .map(|group| (group.role, group.first_page.0, group.parts))
-            .collect();
+        let seen: Vec<_> =
+            groups.iter().map(|group| (group.role, group.first_page.0, group.parts)).collect();
         assert_eq!(
             seen,
-            [
-                (Role::Embed, 0, 3),
-                (Role::Head, 3, 3),
-                (Role::Asset, 6, 1),
-                (Role::Asset, 7, 2)
-            ]
+            [(Role::Embed, 0, 3), (Role::Head, 3, 3), (Role::Asset, 6, 1), (Role::Asset, 7, 2)]
         );
         assert_eq!(groups[1].pages().last(), Some(PageId(5)));
     }

@@ -114,9 +114,7 @@ impl<'a> Sweep<'a> {
     /// Notes that a page is damaged and says which tensors lie in it: "; it holds 'a', 'b' and 3 more".
     pub(super) fn damaged(&mut self, page: &PageRecord) -> String {
         let names: Vec<&str> = if page.role == Role::Asset {
-            let first = self
-                .groups
-                .partition_point(|group| group.first_page.0 <= page.id);
+            let first = self.groups.partition_point(|group| group.first_page.0 <= page.id);
             let first = first
                 .checked_sub(1)
                 .and_then(|at| self.groups.get(at))
@@ -216,9 +214,7 @@ impl<'a> Sweep<'a> {
     }
 
     fn group_of(&self, page: &PageRecord) -> Option<(Group, &'a Geometry)> {
-        let after = self
-            .groups
-            .partition_point(|group| group.first_page.0 <= page.id);
+        let after = self.groups.partition_point(|group| group.first_page.0 <= page.id);
         let group = self.groups.get(after.checked_sub(1)?)?;
         let geometry = self.manifest.descriptors.get(group.descriptor)?;
         (group.role != Role::Asset).then_some((*group, geometry))
@@ -252,11 +248,7 @@ fn slack(geometry: &Geometry, page: &PageRecord, bytes: &[u8]) -> Option<(u64, u
         if let Some(found) = not_zero(end, plane.offset) {
             return Some(found);
         }
-        let rows = if geometry.is_small() {
-            plane.rows
-        } else {
-            u64::from(page.rows)
-        };
+        let rows = if geometry.is_small() { plane.rows } else { u64::from(page.rows) };
         if plane.row_bytes < plane.row_stride {
             let found = (0..rows).find_map(|row| {
                 let start = plane.offset + row * plane.row_stride;

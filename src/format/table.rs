@@ -66,12 +66,7 @@ pub fn encode(records: &[PageRecord]) -> Vec<u8> {
             bytes.extend_from_slice(&field.to_le_bytes());
         }
         bytes.extend_from_slice(&record.hash);
-        for field in [
-            record.descriptor,
-            record.part,
-            record.first_row,
-            record.rows,
-        ] {
+        for field in [record.descriptor, record.part, record.first_row, record.rows] {
             bytes.extend_from_slice(&field.to_le_bytes());
         }
         bytes.resize(end, 0);
@@ -119,19 +114,10 @@ fn decode_record(page: u32, bytes: &[u8]) -> Result<PageRecord, Error> {
     for (field, found, needed) in [
         ("flags", u64::from(flags), 0),
         ("raw_len", raw_len, stored_len),
-        (
-            "reserved bytes",
-            first_not_zero(fields.0).map_or(0, |(_, byte)| u64::from(byte)),
-            0,
-        ),
+        ("reserved bytes", first_not_zero(fields.0).map_or(0, |(_, byte)| u64::from(byte)), 0),
     ] {
         if found != needed {
-            return Err(Error::RecordField {
-                page,
-                field,
-                found,
-                needed,
-            });
+            return Err(Error::RecordField { page, field, found, needed });
         }
     }
     Ok(PageRecord {
@@ -206,18 +192,12 @@ mod tests {
         let mut bytes = encode(&[record()]);
         bytes[4] = 200;
         let error = decode(&bytes).expect_err("role");
-        assert_eq!(
-            error.to_string(),
-            "page 0 has role 200, which this version does not know"
-        );
+        assert_eq!(error.to_string(), "page 0 has role 200, which this version does not know");
 
         let mut bytes = encode(&[record()]);
         bytes[16] = 201;
         let error = decode(&bytes).expect_err("format");
-        assert_eq!(
-            error.to_string(),
-            "page 0 has format 201, which this version does not know"
-        );
+        assert_eq!(error.to_string(), "page 0 has format 201, which this version does not know");
     }
 
     #[test]

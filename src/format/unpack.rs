@@ -47,10 +47,8 @@ impl RowInverse {
         match tensor.transform.as_slice() {
             [] => {
                 let as_it_is = stored == Format::Bytes || source == Some(stored);
-                (as_it_is && plane.row_bytes.is_multiple_of(size)).then_some(RowInverse {
-                    source_bytes: plane.row_bytes,
-                    narrow: None,
-                })
+                (as_it_is && plane.row_bytes.is_multiple_of(size))
+                    .then_some(RowInverse { source_bytes: plane.row_bytes, narrow: None })
             }
             [Transform::WidenF32] => {
                 let narrow = source?;
@@ -78,14 +76,8 @@ pub fn unpack_piece(
     page: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<Range<u64>, Error> {
-    let unfit = || Error::NotUnpackable {
-        tensor: tensor.name.clone(),
-        page: piece.page,
-    };
-    let plane = geometry
-        .planes
-        .get(piece.plane as usize)
-        .ok_or_else(unfit)?;
+    let unfit = || Error::NotUnpackable { tensor: tensor.name.clone(), page: piece.page };
+    let plane = geometry.planes.get(piece.plane as usize).ok_or_else(unfit)?;
     let inverse = RowInverse::of(tensor, geometry, plane).ok_or_else(unfit)?;
     let steps = rows_in_part(geometry, piece, part).ok_or_else(unfit)?;
 
@@ -118,10 +110,7 @@ pub fn unpack_piece(
             out.extend_from_slice(&bits.to_le_bytes());
         }
     }
-    let first = piece
-        .source_row
-        .checked_add(steps.start)
-        .ok_or_else(unfit)?;
+    let first = piece.source_row.checked_add(steps.start).ok_or_else(unfit)?;
     Ok(first..first.saturating_add(count))
 }
 
@@ -140,11 +129,7 @@ pub fn parts_of(geometry: &Geometry, piece: &Piece) -> Option<Range<u64>> {
 
 /// The last group row of a piece that has rows.
 pub(super) fn last_row(piece: &Piece) -> Option<u64> {
-    piece
-        .rows
-        .checked_sub(1)?
-        .checked_mul(piece.row_step)?
-        .checked_add(piece.first_row)
+    piece.rows.checked_sub(1)?.checked_mul(piece.row_step)?.checked_add(piece.first_row)
 }
 
 /// Rows of the piece, counted from its start, that lie in the part.
@@ -158,11 +143,8 @@ fn rows_in_part(geometry: &Geometry, piece: &Piece, part: u64) -> Option<Range<u
     }
     let first = part.checked_mul(geometry.part_rows)?;
     let end = first.checked_add(geometry.rows_of(part))?;
-    let step_of = |row: u64| {
-        row.saturating_sub(piece.first_row)
-            .div_ceil(piece.row_step)
-            .min(piece.rows)
-    };
+    let step_of =
+        |row: u64| row.saturating_sub(piece.first_row).div_ceil(piece.row_step).min(piece.rows);
     Some(step_of(first)..step_of(end))
 }
 
@@ -173,14 +155,8 @@ pub(super) fn stored_row<'a>(
     row: u64,
     page: &'a [u8],
 ) -> Option<&'a [u8]> {
-    let within = if geometry.is_small() {
-        row
-    } else {
-        row & (geometry.part_rows - 1)
-    };
-    let start = within
-        .checked_mul(plane.row_stride)?
-        .checked_add(plane.offset)?;
+    let within = if geometry.is_small() { row } else { row & (geometry.part_rows - 1) };
+    let start = within.checked_mul(plane.row_stride)?.checked_add(plane.offset)?;
     let end = start.checked_add(plane.row_bytes)?;
     page.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
 }
@@ -202,10 +178,7 @@ pub(super) struct Recent<'a> {
 
 impl<'a> Recent<'a> {
     pub(super) fn new(pages: &'a dyn Pages) -> Self {
-        Recent {
-            pages,
-            held: [None, None],
-        }
+        Recent { pages, held: [None, None] }
     }
 
     /// The bytes of a page.
@@ -216,15 +189,9 @@ impl<'a> Recent<'a> {
         }
         if !matches!(first, Some((held, _)) if *held == id) {
             let count = self.pages.pages().len();
-            let record =
-                self.pages
-                    .pages()
-                    .get(id.0 as usize)
-                    .ok_or_else(|| Error::NoSuchPage {
-                        file: self.pages.name().into(),
-                        page: id.0,
-                        count,
-                    })?;
+            let record = self.pages.pages().get(id.0 as usize).ok_or_else(|| {
+                Error::NoSuchPage { file: self.pages.name().into(), page: id.0, count }
+            })?;
             let (_, mut bytes) = first.take().unwrap_or((id, Vec::new()));
             bytes.resize(record.stored_len as usize, 0);
             self.pages.read(id, &mut bytes)?;
@@ -243,31 +210,18 @@ impl<'a> Recent<'a> {
         pieces.sort_by_key(|piece| piece.source_row);
         let mut out = Vec::new();
         for piece in &pieces {
-            let unfit = || Error::NotUnpackable {
-                tensor: tensor.name.clone(),
-                page: piece.page,
-            };
+            let unfit = || Error::NotUnpackable { tensor: tensor.name.clone(), page: piece.page };
             let pages = self.pages;
             let record = pages.pages().get(piece.page as usize).ok_or_else(unfit)?;
-            let geometry = pages
-                .manifest()
-                .descriptors
-                .get(record.descriptor as usize)
-                .ok_or_else(unfit)?;
+            let geometry =
+                pages.manifest().descriptors.get(record.descriptor as usize).ok_or_else(unfit)?;
             for part in parts_of(geometry, piece).ok_or_else(unfit)? {
                 let id = u64::from(piece.page)
                     .checked_add(part)
                     .and_then(|id| u32::try_from(id).ok())
                     .ok_or_else(unfit)?;
                 out.clear();
-                unpack_piece(
-                    geometry,
-                    tensor,
-                    piece,
-                    part,
-                    self.page(PageId(id))?,
-                    &mut out,
-                )?;
+                unpack_piece(geometry, tensor, piece, part, self.page(PageId(id))?, &mut out)?;
                 each(&out)?;
             }
         }
@@ -293,14 +247,7 @@ mod tests {
     }
 
     fn piece(source_row: u64, rows: u64, first_row: u64, row_step: u64) -> Piece {
-        Piece {
-            page: 0,
-            plane: 0,
-            source_row,
-            rows,
-            first_row,
-            row_step,
-        }
+        Piece { page: 0, plane: 0, source_row, rows, first_row, row_step }
     }
 
     #[test]
@@ -310,15 +257,9 @@ mod tests {
         let page: Vec<u8> = (0..6u8).flat_map(|row| [row; 32]).collect();
         let mut out = Vec::new();
 
-        let rows = unpack_piece(
-            &geometry,
-            &tensor("BF16", &[]),
-            &piece(10, 3, 1, 2),
-            0,
-            &page,
-            &mut out,
-        )
-        .expect("fits");
+        let rows =
+            unpack_piece(&geometry, &tensor("BF16", &[]), &piece(10, 3, 1, 2), 0, &page, &mut out)
+                .expect("fits");
 
         let want: Vec<u8> = [1u8, 3, 5].iter().flat_map(|&row| [row; 18]).collect();
         assert_eq!(rows, 10..13);
@@ -352,10 +293,7 @@ mod tests {
         page[4..8].copy_from_slice(&1.000_000_1f32.to_le_bytes());
         let error = unpack_piece(&geometry, &tensor, &piece(0, 2, 0, 1), 0, &page, &mut out)
             .expect_err("not a bf16");
-        assert!(
-            error.to_string().starts_with("row 1 of tensor 't'"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("row 1 of tensor 't'"), "{error}");
     }
 
     #[test]
@@ -367,10 +305,7 @@ mod tests {
             piece(0, u64::MAX, 0, u64::MAX),
             piece(0, 2, u64::MAX, 1),
             piece(0, 1, 0, 0),
-            Piece {
-                plane: 9,
-                ..piece(0, 1, 0, 1)
-            },
+            Piece { plane: 9, ..piece(0, 1, 0, 1) },
         ] {
             let mut out = Vec::new();
             let result = unpack_piece(&geometry, &tensor("F32", &[]), &bad, 0, &page, &mut out);

@@ -137,19 +137,11 @@ pub fn verify(path: &Path, progress: Progress<'_>) -> Result<Report, Error> {
         tensors: 0,
         checks: NAMES
             .into_iter()
-            .map(|name| Check {
-                name,
-                status: Status::NotRun,
-                problems: Vec::new(),
-                more: 0,
-            })
+            .map(|name| Check { name, status: Status::NotRun, problems: Vec::new(), more: 0 })
             .collect(),
     };
     run(source, &name, &mut report, progress);
-    report.ok = report
-        .checks
-        .iter()
-        .all(|check| check.status == Status::Passed);
+    report.ok = report.checks.iter().all(|check| check.status == Status::Passed);
     Ok(report)
 }
 
@@ -182,9 +174,8 @@ fn run(source: Source, name: &str, report: &mut Report, progress: Progress<'_>) 
 
     report.ran("agreement");
     let placement = check::placement(&pages, &header);
-    let contents = manifest
-        .as_ref()
-        .map_or(Vec::new(), |manifest| check::contents(manifest, &pages));
+    let contents =
+        manifest.as_ref().map_or(Vec::new(), |manifest| check::contents(manifest, &pages));
     let agrees = placement.is_empty() && contents.is_empty();
     for finding in placement.iter().chain(&contents) {
         report.problem("agreement", finding.to_string());
@@ -195,9 +186,7 @@ fn run(source: Source, name: &str, report: &mut Report, progress: Progress<'_>) 
 
     let manifest = manifest.filter(|_| agrees);
     let late = {
-        let mut sweep = manifest
-            .as_ref()
-            .map(|manifest| Sweep::new(name, manifest, &pages));
+        let mut sweep = manifest.as_ref().map(|manifest| Sweep::new(name, manifest, &pages));
         read_pages(&source, name, &pages, sweep.as_mut(), report, progress);
         let Some(sweep) = sweep else {
             return;
@@ -270,12 +259,7 @@ fn read_whole(
             if end <= len {
                 return Err(error);
             }
-            return Err(Error::PageCut {
-                file: name.into(),
-                page: page.place(),
-                end,
-                len,
-            });
+            return Err(Error::PageCut { file: name.into(), page: page.place(), end, len });
         }
         hasher.update_rayon(bytes);
         at += run;
@@ -287,12 +271,7 @@ fn read_whole(
     if found == page.hash {
         return Ok(());
     }
-    Err(Error::PageHash {
-        file: name.into(),
-        page: page.place(),
-        stated: page.hash,
-        found,
-    })
+    Err(Error::PageHash { file: name.into(), page: page.place(), stated: page.hash, found })
 }
 
 /// Unpacks the tensors whose rows did not come in source order.

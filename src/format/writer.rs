@@ -66,9 +66,7 @@ pub fn write(
         return Err(Error::Exists { path: path.into() }.into());
     }
     let mut partial = Partial::open(path, &plan, options)?;
-    (options.progress)(Event::Start {
-        bytes: plan.page_bytes(),
-    });
+    (options.progress)(Event::Start { bytes: plan.page_bytes() });
     let written = write_pages(pages, &plan, &mut partial, options)?;
     for (record, hash) in plan.records.iter_mut().zip(&written.hashes) {
         record.hash = *hash;
@@ -228,8 +226,7 @@ impl Partial {
         }
 
         if earlier.is_none() {
-            file.set_len(0)
-                .map_err(|source| write_error(&path, source))?;
+            file.set_len(0).map_err(|source| write_error(&path, source))?;
         }
         if let Some(free) = free_bytes(&path) {
             let needed = plan.file_len.saturating_sub(allocated(&file));
@@ -237,24 +234,15 @@ impl Partial {
                 if !existed {
                     let _ = std::fs::remove_file(&path);
                 }
-                return Err(Error::NoSpace {
-                    path: target.into(),
-                    needed,
-                    free,
-                });
+                return Err(Error::NoSpace { path: target.into(), needed, free });
             }
         }
         let journal = match earlier {
             Some(journal) => journal,
             None => Journal::begin(&journal_path, &plan.fingerprint)?,
         };
-        file.set_len(plan.file_len)
-            .map_err(|source| write_error(&path, source))?;
-        Ok(Partial {
-            file,
-            path,
-            journal,
-        })
+        file.set_len(plan.file_len).map_err(|source| write_error(&path, source))?;
+        Ok(Partial { file, path, journal })
     }
 
     /// Stores a page unless it is there already, which is what this returns. `bytes` ends with the zeros
@@ -281,9 +269,7 @@ impl Partial {
     /// Writes what comes before the pages and gives the file its final name.
     fn finish(self, target: &Path, front: &[u8]) -> Result<(), Error> {
         // The header goes last: until then the file starts with zeros, which no reader takes for an archive.
-        let (header, rest) = front
-            .split_at_checked(HEADER_BYTES as usize)
-            .unwrap_or((front, &[]));
+        let (header, rest) = front.split_at_checked(HEADER_BYTES as usize).unwrap_or((front, &[]));
         write_all_at(&self.file, HEADER_BYTES, rest)
             .and_then(|()| self.file.sync_all())
             .and_then(|()| write_all_at(&self.file, 0, header))
@@ -345,9 +331,7 @@ fn write_pages(
             }
         }
         drop(full);
-        let written = writer
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let written = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         failed.map_or(Ok(written), |error| Err(error.into()))
     })
 }
@@ -360,19 +344,15 @@ fn store_all(
     empty: &Sender<Vec<u8>>,
     options: &WriteOptions<'_>,
 ) -> Result<Written, Error> {
-    let mut written = Written {
-        hashes: Vec::with_capacity(plan.records.len()),
-        kept: 0,
-    };
+    let mut written = Written { hashes: Vec::with_capacity(plan.records.len()), kept: 0 };
     let mut bytes = 0;
     let mut old = Vec::new();
     for record in &plan.records {
         let Ok(buffer) = packed.recv() else {
             break;
         };
-        let (page, _) = buffer
-            .split_at_checked(record.stored_len as usize)
-            .unwrap_or((&buffer, &[]));
+        let (page, _) =
+            buffer.split_at_checked(record.stored_len as usize).unwrap_or((&buffer, &[]));
         let hash = hash(page);
         written.kept += u64::from(partial.store(record, &hash, &buffer, &mut old)?);
         written.hashes.push(hash);
@@ -385,11 +365,7 @@ fn store_all(
 }
 
 fn write_error(path: &Path, source: std::io::Error) -> Error {
-    Error::Io {
-        verb: "write",
-        path: path.into(),
-        source,
-    }
+    Error::Io { verb: "write", path: path.into(), source }
 }
 
 /// `NAME` and a suffix, in the same folder.
@@ -400,10 +376,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 fn file_name(path: &Path) -> String {
-    path.file_name().map_or_else(
-        || path.display().to_string(),
-        |name| name.to_string_lossy().into_owned(),
-    )
+    path.file_name()
+        .map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
 /// Makes a rename in the folder of `path` survive a power cut, where the system can.

@@ -216,18 +216,8 @@ impl ModelSpec {
     pub fn check(&self) -> Result<(), SpecError> {
         let model = |field, value: f64, min, max| in_range("", field, value, min, max);
         model("hidden_size", f64::from(self.hidden_size), 1.0, MAX_WIDTH)?;
-        model(
-            "vocab_size",
-            f64::from(self.vocab_size),
-            1.0,
-            16.0 * MAX_WIDTH,
-        )?;
-        model(
-            "max_position_embeddings",
-            f64::from(self.max_position_embeddings),
-            1.0,
-            2e9,
-        )?;
+        model("vocab_size", f64::from(self.vocab_size), 1.0, 16.0 * MAX_WIDTH)?;
+        model("max_position_embeddings", f64::from(self.max_position_embeddings), 1.0, 2e9)?;
         model("num_hidden_layers", self.layers.len() as f64, 1.0, 4096.0)?;
         model("norm eps", f64::from(self.norm.eps), 0.0, 1.0)?;
         for rope in &self.ropes {
@@ -262,35 +252,17 @@ impl LayerSpec {
     fn check(&self, index: usize, model: &ModelSpec) -> Result<(), SpecError> {
         let place = format!("layer {index}: ");
         let layer = |field, value: f64, min, max| in_range(&place, field, value, min, max);
-        layer(
-            "num_attention_heads",
-            f64::from(self.num_attention_heads),
-            1.0,
-            4096.0,
-        )?;
-        layer(
-            "num_key_value_heads",
-            f64::from(self.num_key_value_heads),
-            1.0,
-            4096.0,
-        )?;
+        layer("num_attention_heads", f64::from(self.num_attention_heads), 1.0, 4096.0)?;
+        layer("num_key_value_heads", f64::from(self.num_key_value_heads), 1.0, 4096.0)?;
         layer("head_dim", f64::from(self.head_dim), 1.0, 4096.0)?;
         let width = f64::from(self.num_attention_heads) * f64::from(self.head_dim);
         layer("num_attention_heads * head_dim", width, 1.0, MAX_WIDTH)?;
-        layer(
-            "intermediate_size",
-            f64::from(self.intermediate_size),
-            1.0,
-            MAX_WIDTH,
-        )?;
+        layer("intermediate_size", f64::from(self.intermediate_size), 1.0, MAX_WIDTH)?;
         layer("attention scale", f64::from(self.attention_scale), 0.0, 1e3)?;
         if let Some(window) = self.sliding_window {
             layer("sliding_window", f64::from(window), 1.0, 2e9)?;
         }
-        if !self
-            .num_attention_heads
-            .is_multiple_of(self.num_key_value_heads)
-        {
+        if !self.num_attention_heads.is_multiple_of(self.num_key_value_heads) {
             return Err(SpecError::UnevenHeads {
                 layer: index,
                 heads: self.num_attention_heads,
@@ -299,22 +271,13 @@ impl LayerSpec {
         }
         if let Some(rope) = self.rope {
             let count = model.ropes.len();
-            let spec = model
-                .ropes
-                .get(rope as usize)
-                .ok_or(SpecError::MissingRope {
-                    layer: index,
-                    rope,
-                    count,
-                })?;
+            let spec = model.ropes.get(rope as usize).ok_or(SpecError::MissingRope {
+                layer: index,
+                rope,
+                count,
+            })?;
             let dim = f64::from(self.head_dim);
-            in_range(
-                &place,
-                "rotary dimensions",
-                f64::from(spec.rotary_dim),
-                2.0,
-                dim,
-            )?;
+            in_range(&place, "rotary dimensions", f64::from(spec.rotary_dim), 2.0, dim)?;
         }
         Ok(())
     }
@@ -324,21 +287,10 @@ impl RopeSpec {
     fn check(&self) -> Result<(), SpecError> {
         let rope = |field, value: f64, min, max| in_range("rope: ", field, value, min, max);
         rope("rotary dimensions", f64::from(self.rotary_dim), 2.0, 4096.0)?;
-        rope(
-            "rotary dimensions modulo 2",
-            f64::from(self.rotary_dim % 2),
-            0.0,
-            0.0,
-        )?;
+        rope("rotary dimensions modulo 2", f64::from(self.rotary_dim % 2), 0.0, 0.0)?;
         rope("rope_theta", self.rope_theta, 1.0, 1e15)?;
-        let original = |length: u32| {
-            rope(
-                "original_max_position_embeddings",
-                f64::from(length),
-                1.0,
-                2e9,
-            )
-        };
+        let original =
+            |length: u32| rope("original_max_position_embeddings", f64::from(length), 1.0, 2e9);
         match self.scaling {
             RopeScaling::Default => Ok(()),
             RopeScaling::Linear { factor } => rope("factor", factor, 1e-3, 1e6),
@@ -382,11 +334,5 @@ fn in_range(
     if value >= min && value <= max {
         return Ok(());
     }
-    Err(SpecError::OutOfRange {
-        place: place.to_owned(),
-        field,
-        value,
-        min,
-        max,
-    })
+    Err(SpecError::OutOfRange { place: place.to_owned(), field, value, min, max })
 }

@@ -60,16 +60,8 @@ mod tests {
     #[test]
     fn widening_is_inverted_exactly_for_every_bit_pattern() {
         for bits in 0..=u16::MAX {
-            assert_eq!(
-                f32_to_bf16_exact(bf16_to_f32(bits)),
-                Some(bits),
-                "bf16 {bits:#06x}"
-            );
-            assert_eq!(
-                f32_to_f16_exact(f16_to_f32(bits)),
-                Some(bits),
-                "f16 {bits:#06x}"
-            );
+            assert_eq!(f32_to_bf16_exact(bf16_to_f32(bits)), Some(bits), "bf16 {bits:#06x}");
+            assert_eq!(f32_to_f16_exact(f16_to_f32(bits)), Some(bits), "f16 {bits:#06x}");
         }
     }
 

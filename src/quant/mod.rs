@@ -37,10 +37,7 @@ impl Format {
     /// The format with this number, if this version knows it.
     #[must_use]
     pub fn from_code(code: u16) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|format| format.code() == code)
+        Self::ALL.iter().copied().find(|format| format.code() == code)
     }
 
     /// The name used on the command line.
