@@ -6,6 +6,7 @@ pub mod detokenize;
 pub mod engine;
 mod error;
 pub mod format;
+pub mod import;
 pub mod generate;
 pub mod kv;
 pub mod model;
