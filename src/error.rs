@@ -45,6 +45,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Format(error) => error.hint(),
+            Error::Import(error) => error.hint(),
             Error::Backend(error) => error.hint(),
             Error::Engine(error) => error.hint(),
             Error::Tokenizer(error) => error.hint(),
@@ -52,7 +53,6 @@ impl Error {
             Error::Detokenize(error) => error.hint(),
             Error::Generate(error) => error.hint(),
             Error::Sample(_) | Error::Spec(_) | Error::Plan(_) => None,
-            Error::Import(error) => error.hint(),
         }
     }
 }
