@@ -92,7 +92,8 @@ pub enum ComposeError {
 ///
 /// **Errors**: [`ComposeError`].
 pub fn compose(variant: &Variant) -> Result<String, ComposeError> {
-    let mut composer = Composer { variant, text: String::new(), done: Vec::new(), baked: Vec::new() };
+    let mut composer =
+        Composer { variant, text: String::new(), done: Vec::new(), baked: Vec::new() };
     composer.file(variant.file)?;
     let missing = variant.knobs.iter().find(|(knob, _)| !composer.baked.contains(knob));
     if let Some(&(knob, _)) = missing {
@@ -164,7 +165,10 @@ fn source(name: &str) -> Option<Cow<'static, str>> {
 mod tests {
     use super::*;
 
-    fn variant(knobs: Vec<(&'static str, u32)>, slots: Vec<(&'static str, &'static str)>) -> Variant {
+    fn variant(
+        knobs: Vec<(&'static str, u32)>,
+        slots: Vec<(&'static str, &'static str)>,
+    ) -> Variant {
         Variant { file: "rms_norm", slots, knobs }
     }
 

@@ -100,7 +100,11 @@ fn logit_rows(program: &Program) -> u64 {
 /// Lowers a range of ops.
 ///
 /// **Errors**: [`LowerError`] naming the op.
-pub fn lower(program: &Program, ops: Range<usize>, target: Target) -> Result<Vec<Kernel>, LowerError> {
+pub fn lower(
+    program: &Program,
+    ops: Range<usize>,
+    target: Target,
+) -> Result<Vec<Kernel>, LowerError> {
     let mut lowering = Lowering { program, target, kernels: Vec::new(), at: ops.start };
     for (at, op) in program.ops.iter().enumerate().take(ops.end).skip(ops.start) {
         lowering.at = at;
@@ -109,8 +113,8 @@ pub fn lower(program: &Program, ops: Range<usize>, target: Target) -> Result<Vec
     Ok(lowering.kernels)
 }
 
-struct Lowering<'a> {
-    program: &'a Program,
+struct Lowering<'p> {
+    program: &'p Program,
     target: Target,
     kernels: Vec<Kernel>,
     at: usize,
@@ -142,7 +146,7 @@ impl Draft {
     }
 }
 
-impl Lowering<'_> {
+impl<'p> Lowering<'p> {
     fn op(&mut self, op: &Op) -> Result<(), LowerError> {
         use Binding::{Read, Write};
         match op {
@@ -221,8 +225,12 @@ impl Lowering<'_> {
                 let mut bindings: Vec<_> =
                     bindings.into_iter().map(|(at, name)| (at, Read(name))).collect();
                 bindings.push((4, Write(BufferName::Step)));
-                let draft =
-                    Draft::new("advance", Vec::new(), vec![rows, self.slots()], [rows.div_ceil(64), 1, 1]);
+                let draft = Draft::new(
+                    "advance",
+                    Vec::new(),
+                    vec![rows, self.slots()],
+                    [rows.div_ceil(64), 1, 1],
+                );
                 self.push(draft, 0);
                 if let Some(kernel) = self.kernels.last_mut() {
                     kernel.bindings = bindings;
@@ -315,7 +323,13 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn kv_append(&mut self, k: &View, v: &View, layer: u32, kv: &KvLayout) -> Result<(), LowerError> {
+    fn kv_append(
+        &mut self,
+        k: &View,
+        v: &View,
+        layer: u32,
+        kv: &KvLayout,
+    ) -> Result<(), LowerError> {
         let file = kv_format(kv)?;
         let mut params = kv_params(kv);
         params.extend([k.offset, v.offset, k.stride, self.table_entries()]);
@@ -333,8 +347,7 @@ impl Lowering<'_> {
 
     fn sample(&mut self, logits: &View, rows: RowSet, context: u32) {
         let packed = u32::from(rows == RowSet::Emitted);
-        let params =
-            vec![logits.width, self.slots(), context, packed, self.program.shape.rows];
+        let params = vec![logits.width, self.slots(), context, packed, self.program.shape.rows];
         let adjust = vec![
             Binding::Step,
             Binding::Read(BufferName::Samplers),
@@ -362,7 +375,13 @@ impl Lowering<'_> {
     }
 
     /// A kernel with one lane per column and one grid row per step row.
-    fn rowwise(&mut self, file: &'static str, bindings: Vec<Binding>, params: Vec<u32>, width: u32) {
+    fn rowwise(
+        &mut self,
+        file: &'static str,
+        bindings: Vec<Binding>,
+        params: Vec<u32>,
+        width: u32,
+    ) {
         let grid = [width.div_ceil(64), self.program.shape.rows, 1];
         self.push(Draft::new(file, bindings, params, grid), 0);
     }
@@ -386,7 +405,7 @@ impl Lowering<'_> {
         });
     }
 
-    fn weight(&self, group: GroupId) -> &Weight {
+    fn weight(&self, group: GroupId) -> &'p Weight {
         self.program.weight(group).expect("checked in program::check")
     }
 
@@ -447,8 +466,7 @@ fn weight_params(weight: &Weight, parts: &Range<u32>) -> Vec<u32> {
     let first = u64::from(parts.start) * geometry.part_rows;
     let end = (u64::from(parts.end) * geometry.part_rows).min(geometry.rows);
     let words = codes.row_bytes.div_ceil(16);
-    let numbers =
-        [end - first, first, words, codes.row_stride / 16, geometry.part_stride / 16];
+    let numbers = [end - first, first, words, codes.row_stride / 16, geometry.part_stride / 16];
     let mut params: Vec<u32> = numbers.into_iter().map(|number| number as u32).collect();
     params.push(geometry.shift());
     params
