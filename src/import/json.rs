@@ -21,27 +21,19 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
     let bytes = read_bytes(path)?;
     detect::refuse_placeholder(path, &bytes)?;
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
-    serde_json::from_slice(text).map_err(|problem| Error::Json {
-        path: path.to_owned(),
-        problem,
-    })
+    serde_json::from_slice(text).map_err(|problem| Error::Json { path: path.to_owned(), problem })
 }
 
 fn read_bytes(path: &Path) -> Result<Vec<u8>, Error> {
     let file = detect::open_file(path)?;
     let mut bytes = Vec::new();
-    file.take(MAX_JSON_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|source| Error::Io {
-            verb: "read",
-            path: path.to_owned(),
-            source,
-        })?;
+    file.take(MAX_JSON_BYTES + 1).read_to_end(&mut bytes).map_err(|source| Error::Io {
+        verb: "read",
+        path: path.to_owned(),
+        source,
+    })?;
     if bytes.len() as u64 > MAX_JSON_BYTES {
-        return Err(Error::TooLarge {
-            path: path.to_owned(),
-            limit: MAX_JSON_BYTES,
-        });
+        return Err(Error::TooLarge { path: path.to_owned(), limit: MAX_JSON_BYTES });
     }
     Ok(bytes)
 }

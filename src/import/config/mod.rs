@@ -58,17 +58,14 @@ pub(super) fn read(config: &Map<String, Value>) -> Result<Config, Problem> {
         return Err(Problem::Layers { found: layers });
     }
     let head_dim = head_dim(row, &fields, hidden_size, num_attention_heads)?;
-    let max_position_embeddings = fields
-        .u32("max_position_embeddings")?
-        .unwrap_or(row.defaults.max_position_embeddings);
+    let max_position_embeddings =
+        fields.u32("max_position_embeddings")?.unwrap_or(row.defaults.max_position_embeddings);
     let rope = rope::rope(row, &fields, head_dim, max_position_embeddings, &mut notes)?;
     let positions = positions(row, &fields, layers)?;
     let windows = windows(row, &fields, &positions)?;
     let layer = LayerSpec {
         num_attention_heads,
-        num_key_value_heads: fields
-            .u32("num_key_value_heads")?
-            .unwrap_or(num_attention_heads),
+        num_key_value_heads: fields.u32("num_key_value_heads")?.unwrap_or(num_attention_heads),
         head_dim,
         intermediate_size: fields.required_u32("intermediate_size")?,
         sliding_window: None,
@@ -79,24 +76,18 @@ pub(super) fn read(config: &Map<String, Value>) -> Result<Config, Problem> {
         attn_out_bias: bias(row.attn_out_bias, &fields)?,
         mlp_bias: bias(row.mlp_bias, &fields)?,
     };
-    let layers = positions
-        .iter()
-        .zip(windows)
-        .map(|(&positions, window)| LayerSpec {
-            sliding_window: window,
-            rope: positions.then_some(0),
-            ..layer.clone()
-        });
+    let layers = positions.iter().zip(windows).map(|(&positions, window)| LayerSpec {
+        sliding_window: window,
+        rope: positions.then_some(0),
+        ..layer.clone()
+    });
     let ids = token_ids(&fields)?;
     let spec = ModelSpec {
         model_type: row.model_type.to_owned(),
         hidden_size,
         vocab_size: fields.required_u32("vocab_size")?,
         max_position_embeddings,
-        norm: NormSpec {
-            kind: NormKind::RmsNorm,
-            eps: eps(row, &fields)?,
-        },
+        norm: NormSpec { kind: NormKind::RmsNorm, eps: eps(row, &fields)? },
         hidden_act: activation(&fields)?,
         tie_word_embeddings: fields
             .bool("tie_word_embeddings")?
@@ -187,9 +178,7 @@ fn positions(row: &Architecture, fields: &Fields<'_>, layers: u32) -> Result<Vec
                 found: "0".to_owned(),
             });
         }
-        return Ok((1..=layers)
-            .map(|nth| !nth.is_multiple_of(interval))
-            .collect());
+        return Ok((1..=layers).map(|nth| !nth.is_multiple_of(interval)).collect());
     };
     check_length("no_rope_layers", list.len(), layers)?;
     let has_positions = |value: &Value| match as_u32(value) {
@@ -240,9 +229,7 @@ fn windows(
         (None, _) => layer >= first as usize,
     };
     let windows = positions.iter().enumerate();
-    Ok(windows
-        .map(|(layer, &positions)| slides(layer, positions).then_some(window))
-        .collect())
+    Ok(windows.map(|(layer, &positions)| slides(layer, positions).then_some(window)).collect())
 }
 
 /// `layer_types`: true where a layer slides.
@@ -270,9 +257,7 @@ fn refuse_sliding(
     layers: usize,
 ) -> Result<Vec<Option<u32>>, Problem> {
     if explicit.is_some_and(|explicit| explicit.contains(&true)) {
-        return Err(Problem::SlidingWithoutWindow {
-            model_type: row.model_type,
-        });
+        return Err(Problem::SlidingWithoutWindow { model_type: row.model_type });
     }
     Ok(vec![None; layers])
 }
@@ -281,11 +266,7 @@ fn check_length(field: &'static str, found: usize, layers: u32) -> Result<(), Pr
     if found == layers as usize {
         return Ok(());
     }
-    Err(Problem::ListLength {
-        field,
-        found,
-        layers,
-    })
+    Err(Problem::ListLength { field, found, layers })
 }
 
 fn bias(rule: Bias, fields: &Fields<'_>) -> Result<bool, Problem> {
@@ -305,9 +286,7 @@ fn activation(fields: &Fields<'_>) -> Result<Activation, Problem> {
     match fields.str("hidden_act")? {
         None | Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
-        Some(found) => Err(Problem::Activation {
-            found: found.to_owned(),
-        }),
+        Some(found) => Err(Problem::Activation { found: found.to_owned() }),
     }
 }
 
@@ -324,10 +303,7 @@ fn token_ids(fields: &Fields<'_>) -> Result<TokenIds, Problem> {
             found: brief(value),
         })
     };
-    let mut ids = TokenIds {
-        bos: fields.u32("bos_token_id")?,
-        eos: Vec::new(),
-    };
+    let mut ids = TokenIds { bos: fields.u32("bos_token_id")?, eos: Vec::new() };
     for value in eos {
         let id = id(value)?;
         if !ids.eos.contains(&id) {
