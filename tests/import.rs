@@ -8,5 +8,7 @@ mod convert;
 mod folder;
 #[path = "import/goldens.rs"]
 mod goldens;
+#[path = "import/synthetic.rs"]
+mod synthetic;
 #[path = "import/weights.rs"]
 mod weights;

@@ -102,7 +102,7 @@ pub enum Error {
     #[error("'{tensor}' is missing, but config.json says tie_word_embeddings: false")]
     MissingHead { tensor: String },
     /// Tensors without a place in the architecture.
-    #[error("{count} tensors have no place in this {model_type} model: {}", names.join(", "))]
+    #[error("tensors without a place in this {model_type} model: {count}, such as {}", names.join(", "))]
     UnexpectedTensors { count: usize, model_type: &'static str, names: Vec<String> },
     /// A tensor of a layer that the config does not have.
     #[error("'{tensor}' belongs to layer {layer}, but config.json has num_hidden_layers: {layers}")]

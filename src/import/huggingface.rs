@@ -81,11 +81,11 @@ fn file_names(folder: &Path) -> Result<BTreeSet<String>, Error> {
 fn read_config(folder: &Path, names: &BTreeSet<String>) -> Result<Config, Error> {
     let path = folder.join("config.json");
     let wrong = |path: &Path, problem: Problem| Error::Config { path: path.to_owned(), problem };
-    let object: Map<String, Value> = json::read(&path)?;
+    let object: Map<String, Value> = json::read(&path, json::MAX_CONFIG_BYTES)?;
     let mut config = config::read(&object).map_err(|problem| wrong(&path, problem))?;
     if names.contains("generation_config.json") {
         let path = folder.join("generation_config.json");
-        let object: Map<String, Value> = json::read(&path)?;
+        let object: Map<String, Value> = json::read(&path, json::MAX_CONFIG_BYTES)?;
         let ids = config::generation(&object).map_err(|problem| wrong(&path, problem))?;
         config.spec.bos_token_id = config.spec.bos_token_id.or(ids.bos);
         for id in ids.eos {

@@ -483,4 +483,37 @@ mod tests {
         }
         assert!(problem(&[r#""__metadata__":{"k":1}"#.to_owned()], 0).contains("__metadata__"));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn header_of_any_bytes_is_parsed_or_refused(
+            header in proptest::collection::vec(proptest::num::u8::ANY, 0..80),
+            data in 0usize..9,
+        ) {
+            let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+            bytes.extend_from_slice(&header);
+            bytes.resize(bytes.len() + data, 0);
+            let _ = Header::parse(&bytes);
+            let _ = Header::parse(&header);
+        }
+
+        #[test]
+        fn header_accepts_only_tensors_that_cover_the_data(
+            spans in proptest::collection::vec((0u64..20, 0u64..20, 0u64..5), 0..4),
+            data in 0usize..20,
+        ) {
+            let tensors: Vec<_> = spans
+                .iter()
+                .enumerate()
+                .map(|(nth, (start, end, dim))| {
+                    tensor(&nth.to_string(), "F32", &format!("[{dim}]"), *start, *end)
+                })
+                .collect();
+            let header = format!("{{{}}}", tensors.join(","));
+            if let Ok(parsed) = Header::parse(&file(&header, data)) {
+                let covered: usize = parsed.tensors.iter().map(|entry| entry.range.len()).sum();
+                proptest::prop_assert_eq!(covered, data);
+            }
+        }
+    }
 }

@@ -88,7 +88,7 @@ impl Weights {
 
     fn open_shards(folder: &Path, names: &BTreeSet<String>) -> Result<Self, Error> {
         let path = folder.join(INDEX);
-        let index: Index = json::read(&path)?;
+        let index: Index = json::read(&path, json::MAX_INDEX_BYTES)?;
         let map: BTreeMap<String, String> = index.weight_map.0.into_iter().collect();
         for (tensor, shard) in &map {
             if !is_plain_name(shard) {

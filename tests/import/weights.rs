@@ -89,7 +89,7 @@ fn r30_tensors_without_a_place_are_refused_and_named() {
         tensors.insert("vision.weight".to_owned(), ("F32".to_owned(), vec![], vec![0; 4]));
     });
 
-    assert_refused(&folder, &["4 tensors have no place in this llama model", "k_proj.bias"]);
+    assert_refused(&folder, &["tensors without a place in this llama model: 4", "k_proj.bias"]);
 }
 
 #[test]
