@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{config, safetensors};
-use crate::format::Role;
+use crate::format::{Role, grouped};
 use crate::model::SpecError;
 
 /// Why a source cannot be read.
@@ -29,7 +29,7 @@ pub enum Error {
     #[error("'{}' is not a regular file", path.display())]
     NotAFile { path: PathBuf },
     /// Larger than any file of its kind.
-    #[error("'{}' is larger than the {limit} bytes accepted", path.display())]
+    #[error("'{}' is larger than the {} bytes accepted", path.display(), grouped(*limit))]
     TooLarge { path: PathBuf, limit: u64 },
     /// A file that a large-file store has not fetched yet.
     #[error("'{}' is a Git-LFS pointer, not the file itself", path.display())]
@@ -54,10 +54,7 @@ pub enum Error {
     NoConfig { path: PathBuf },
     /// A folder without weights.
     #[error("'{}' has neither model.safetensors nor model.safetensors.index.json", path.display())]
-    NoWeights {
-        path: PathBuf,
-        found: Option<String>,
-    },
+    NoWeights { path: PathBuf, found: Option<String> },
     /// Weight files that hold nothing.
     #[error("no weights found in '{}': 0 tensors", path.display())]
     NoTensors { path: PathBuf },
@@ -69,64 +66,35 @@ pub enum Error {
     OnlyTokenizerModel { path: PathBuf },
     /// A safetensors file that is not what it says.
     #[error("'{}' is damaged: {problem}", path.display())]
-    Safetensors {
-        path: PathBuf,
-        problem: safetensors::Problem,
-    },
+    Safetensors { path: PathBuf, problem: safetensors::Problem },
     /// A JSON file that cannot be parsed.
     #[error("'{}' cannot be read as JSON: {problem}", path.display())]
-    Json {
-        path: PathBuf,
-        problem: serde_json::Error,
-    },
+    Json { path: PathBuf, problem: serde_json::Error },
     /// A config.json that cannot be used.
     #[error("'{}': {problem}", path.display())]
-    Config {
-        path: PathBuf,
-        problem: config::Problem,
-    },
+    Config { path: PathBuf, problem: config::Problem },
     /// A config.json with a number that cannot be right.
     #[error("'{}': {problem}", path.display())]
     Spec { path: PathBuf, problem: SpecError },
     /// The index names a file outside the folder.
     #[error("'{}' names the shard {shard:?} for '{tensor}', which is not a plain .safetensors file name", path.display())]
-    ShardName {
-        path: PathBuf,
-        tensor: String,
-        shard: String,
-    },
+    ShardName { path: PathBuf, tensor: String, shard: String },
     /// The index names a file that is not there.
     #[error("'{}' names the shard '{shard}', which does not exist{}", path.display(), if *complete_without {
         "; every tensor it lists is nevertheless in the other files"
     } else {
         ""
     })]
-    ShardMissing {
-        path: PathBuf,
-        shard: String,
-        complete_without: bool,
-    },
+    ShardMissing { path: PathBuf, shard: String, complete_without: bool },
     /// The index promises a tensor that its file does not have.
     #[error("'{}' places '{tensor}' in '{shard}', which has no such tensor", path.display())]
-    NotInShard {
-        path: PathBuf,
-        tensor: String,
-        shard: String,
-    },
+    NotInShard { path: PathBuf, tensor: String, shard: String },
     /// A file has a tensor the model needs and the index forgot.
     #[error("'{}' does not list '{tensor}', which is in '{shard}' and which the model needs", path.display())]
-    NotInIndex {
-        path: PathBuf,
-        tensor: String,
-        shard: String,
-    },
+    NotInIndex { path: PathBuf, tensor: String, shard: String },
     /// One name, two contents.
     #[error("'{tensor}' is in '{first}' and, with other content, in '{second}'")]
-    TwoShards {
-        tensor: String,
-        first: String,
-        second: String,
-    },
+    TwoShards { tensor: String, first: String, second: String },
     /// A tensor the model needs is nowhere.
     #[error("tensor '{tensor}' is missing: no weight file has it")]
     MissingTensor { tensor: String },
@@ -134,30 +102,17 @@ pub enum Error {
     #[error("'{tensor}' is missing, but config.json says tie_word_embeddings: false")]
     MissingHead { tensor: String },
     /// Tensors without a place in the architecture.
-    #[error("{count} tensors have no place in this {model_type} model: {}", names.join(", "))]
-    UnexpectedTensors {
-        count: usize,
-        model_type: &'static str,
-        names: Vec<String>,
-    },
+    #[error("tensors without a place in this {model_type} model: {count}, such as {}", names.join(", "))]
+    UnexpectedTensors { count: usize, model_type: &'static str, names: Vec<String> },
     /// A tensor of a layer that the config does not have.
     #[error("'{tensor}' belongs to layer {layer}, but config.json has num_hidden_layers: {layers}")]
-    LayerBeyond {
-        tensor: String,
-        layer: u32,
-        layers: usize,
-    },
+    LayerBeyond { tensor: String, layer: u32, layers: usize },
     /// Two tensors with the same meaning.
     #[error("'{first}' and '{second}' are the same tensor under two names")]
     TwoNames { first: String, second: String },
     /// Config and weights disagree.
     #[error("tensor '{tensor}' has shape {found:?}, but config.json implies {expected:?} ({why})")]
-    Shape {
-        tensor: String,
-        found: Vec<u64>,
-        expected: Vec<u64>,
-        why: &'static str,
-    },
+    Shape { tensor: String, found: Vec<u64>, expected: Vec<u64>, why: &'static str },
     /// A number type that this version cannot store.
     #[error("tensor '{tensor}' is stored as {dtype}; this version reads F32, F16 and BF16")]
     Dtype { tensor: String, dtype: &'static str },
@@ -207,12 +162,8 @@ impl Error {
             Error::NoConfig { .. } => {
                 "give the folder that holds config.json and model.safetensors"
             }
-            Error::NoWeights {
-                found: Some(found), ..
-            } => {
-                return Some(format!(
-                    "found '{found}'; use a repository with .safetensors files"
-                ));
+            Error::NoWeights { found: Some(found), .. } => {
+                return Some(format!("found '{found}'; use a repository with .safetensors files"));
             }
             Error::NoWeights { found: None, .. }
             | Error::NoTensors { .. }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use super::Error;
 use super::safetensors::Dtype;
+use crate::format::manifest::Piece;
 use crate::format::{Geometry, Role, Vector};
 use crate::model::arch::{Architecture, Home, Part, Place, TensorName};
 use crate::model::{LayerSpec, ModelSpec};
@@ -41,6 +42,20 @@ pub(super) struct Member {
     pub(super) rows: u64,
     pub(super) first_row: u64,
     pub(super) row_step: u64,
+}
+
+impl Member {
+    /// The member as the manifest writes it.
+    pub(super) fn piece(&self, page: u32) -> Piece {
+        Piece {
+            page,
+            plane: self.plane,
+            source_row: self.source_row,
+            rows: self.rows,
+            first_row: self.first_row,
+            row_step: self.row_step,
+        }
+    }
 }
 
 /// Every tensor in its place.
@@ -93,11 +108,7 @@ pub(super) fn place(
         groups.push(found.matrix(&head_or_embed(Role::Head, spec))?);
     }
     found.refuse_unused()?;
-    Ok(Placed {
-        groups,
-        ignored: found.ignored,
-        notes: found.notes,
-    })
+    Ok(Placed { groups, ignored: found.ignored, notes: found.notes })
 }
 
 fn head_or_embed(role: Role, spec: &ModelSpec) -> Wanted {
@@ -116,10 +127,7 @@ fn layer_matrices(spec: &ModelSpec, layer: &LayerSpec, index: u32) -> [Wanted; 4
     [
         matrix(Role::AttnQkv, layer, &qkv, hidden),
         matrix(Role::AttnOut, layer, &whole, q),
-        Wanted {
-            alternate: true,
-            ..matrix(Role::FfnGateUp, layer, &gate_up, hidden)
-        },
+        Wanted { alternate: true, ..matrix(Role::FfnGateUp, layer, &gate_up, hidden) },
         matrix(Role::FfnDown, layer, &whole, ffn),
     ]
 }
@@ -127,10 +135,8 @@ fn layer_matrices(spec: &ModelSpec, layer: &LayerSpec, index: u32) -> [Wanted; 4
 fn layer_vectors(spec: &ModelSpec, layer: &LayerSpec, index: u32) -> Vec<Wanted> {
     let at = Some(index);
     let whole = |name, len: u32| vector(name, at, &[(Part::Whole, u64::from(len))], false);
-    let mut vectors = vec![
-        whole(Vector::AttnNorm, spec.hidden_size),
-        whole(Vector::FfnNorm, spec.hidden_size),
-    ];
+    let mut vectors =
+        vec![whole(Vector::AttnNorm, spec.hidden_size), whole(Vector::FfnNorm, spec.hidden_size)];
     if layer.qk_norm {
         vectors.push(whole(Vector::QNorm, layer.head_dim));
         vectors.push(whole(Vector::KNorm, layer.head_dim));
@@ -163,13 +169,7 @@ fn matrix(role: Role, layer: Option<u32>, parts: &[(Part, u64)], cols: u64) -> W
 }
 
 fn vector(name: Vector, layer: Option<u32>, parts: &[(Part, u64)], alternate: bool) -> Wanted {
-    Wanted {
-        home: Home::Vector(name),
-        layer,
-        parts: parts.to_vec(),
-        alternate,
-        cols: None,
-    }
+    Wanted { home: Home::Vector(name), layer, parts: parts.to_vec(), alternate, cols: None }
 }
 
 impl Wanted {
@@ -261,10 +261,7 @@ impl<'a> Found<'a> {
     }
 
     fn name(&self, tensor: usize) -> String {
-        self.tensors
-            .get(tensor)
-            .map(|tensor| tensor.name.to_owned())
-            .unwrap_or_default()
+        self.tensors.get(tensor).map(|tensor| tensor.name.to_owned()).unwrap_or_default()
     }
 
     fn ignore(&mut self, tensor: usize, reason: &'static str) {
@@ -276,10 +273,7 @@ impl<'a> Found<'a> {
 
     /// The tensors present decide about tying, where they contradict the config.
     fn decide_head(&mut self, spec: &mut ModelSpec, same: &dyn Fn(usize, usize) -> bool) {
-        let of = |role| {
-            self.by_meaning
-                .get(&(None, Home::Matrix(role), Part::Whole))
-        };
+        let of = |role| self.by_meaning.get(&(None, Home::Matrix(role), Part::Whole));
         let (Some(&(embed, _)), Some(&(head, _))) = (of(Role::Embed), of(Role::Head)) else {
             return;
         };
@@ -309,12 +303,7 @@ impl<'a> Found<'a> {
         let (rows, cols) = (wanted.rows(), wanted.cols.unwrap_or(1));
         let geometry =
             Geometry::matrix(format, rows, cols).ok_or(Error::Geometry { role, rows, cols })?;
-        Ok(Group {
-            role,
-            layer: wanted.layer,
-            geometry,
-            members,
-        })
+        Ok(Group { role, layer: wanted.layer, geometry, members })
     }
 
     fn small(&mut self, layer: Option<u32>, wanted: &[Wanted]) -> Result<Group, Error> {
@@ -333,12 +322,7 @@ impl<'a> Found<'a> {
         let rows = vectors.iter().map(|(_, len)| len).sum();
         let cols = 1;
         let geometry = Geometry::small(&vectors).ok_or(Error::Geometry { role, rows, cols })?;
-        Ok(Group {
-            role,
-            layer,
-            geometry,
-            members,
-        })
+        Ok(Group { role, layer, geometry, members })
     }
 
     /// The rows that fill a group, or one vector of it.
@@ -361,11 +345,7 @@ impl<'a> Found<'a> {
                 source_row: earlier.map(|&part| wanted.rows_of(part)).sum(),
                 rows,
                 first_row: if wanted.alternate { nth as u64 } else { before },
-                row_step: if wanted.alternate {
-                    wanted.parts.len() as u64
-                } else {
-                    1
-                },
+                row_step: if wanted.alternate { wanted.parts.len() as u64 } else { 1 },
             });
             before += rows;
         }
@@ -427,14 +407,8 @@ impl<'a> Found<'a> {
     /// Every tensor must have been used or ignored with a reason.
     fn refuse_unused(&self) -> Result<(), Error> {
         let unused = self.tensors.iter().zip(&self.used);
-        let mut names = unused
-            .filter(|(_, used)| !**used)
-            .map(|(tensor, _)| tensor.name);
-        let first: Vec<String> = names
-            .by_ref()
-            .take(3)
-            .map(|name| format!("'{name}'"))
-            .collect();
+        let mut names = unused.filter(|(_, used)| !**used).map(|(tensor, _)| tensor.name);
+        let first: Vec<String> = names.by_ref().take(3).map(|name| format!("'{name}'")).collect();
         if first.is_empty() {
             return Ok(());
         }

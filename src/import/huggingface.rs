@@ -3,7 +3,7 @@
 //! What can be refused from the config alone is refused before a weight file is opened. Start at [`open`].
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -40,29 +40,21 @@ const MAX_FILES: usize = 100_000;
 pub(super) fn open(folder: &Path, purpose: Purpose) -> Result<(Packed, Vec<String>), Error> {
     let names = file_names(folder)?;
     if !names.contains("config.json") {
-        return Err(Error::NoConfig {
-            path: folder.to_owned(),
-        });
+        return Err(Error::NoConfig { path: folder.to_owned() });
     }
-    let Config {
-        mut spec,
-        row,
-        mut notes,
-    } = read_config(folder, &names)?;
+    let Config { mut spec, row, mut notes } = read_config(folder, &names)?;
     if !names.contains("tokenizer.json") {
         if names.contains("tokenizer.model") {
-            return Err(Error::OnlyTokenizerModel {
-                path: folder.to_owned(),
-            });
+            return Err(Error::OnlyTokenizerModel { path: folder.to_owned() });
         }
         notes.push("no tokenizer.json: the model runs on token ids only".to_owned());
     }
-    let assets = assets(folder, &names, &mut notes)?;
+    let assets = assets(folder, &names)?;
     let mut weights = Weights::open(folder, &names)?;
     let placed = place(row, &mut spec, &weights)?;
     notes.append(&mut weights.notes);
     notes.extend(placed.notes.iter().cloned());
-    let packed = Packed::new(name_of(folder), &spec, weights, placed, assets, purpose)?;
+    let packed = Packed::new(name_of(folder), &spec, weights, placed, assets, purpose);
     Ok((packed, notes))
 }
 
@@ -76,11 +68,7 @@ fn name_of(folder: &Path) -> String {
 
 /// Names of the files in a folder; those that are no text cannot be ours.
 fn file_names(folder: &Path) -> Result<BTreeSet<String>, Error> {
-    let io = |source| Error::Io {
-        verb: "list",
-        path: folder.to_owned(),
-        source,
-    };
+    let io = |source| Error::Io { verb: "list", path: folder.to_owned(), source };
     let mut names = BTreeSet::new();
     for entry in std::fs::read_dir(folder).map_err(io)?.take(MAX_FILES) {
         if let Ok(name) = entry.map_err(io)?.file_name().into_string() {
@@ -92,15 +80,12 @@ fn file_names(folder: &Path) -> Result<BTreeSet<String>, Error> {
 
 fn read_config(folder: &Path, names: &BTreeSet<String>) -> Result<Config, Error> {
     let path = folder.join("config.json");
-    let wrong = |path: &Path, problem: Problem| Error::Config {
-        path: path.to_owned(),
-        problem,
-    };
-    let object: Map<String, Value> = json::read(&path)?;
+    let wrong = |path: &Path, problem: Problem| Error::Config { path: path.to_owned(), problem };
+    let object: Map<String, Value> = json::read(&path, json::MAX_CONFIG_BYTES)?;
     let mut config = config::read(&object).map_err(|problem| wrong(&path, problem))?;
     if names.contains("generation_config.json") {
         let path = folder.join("generation_config.json");
-        let object: Map<String, Value> = json::read(&path)?;
+        let object: Map<String, Value> = json::read(&path, json::MAX_CONFIG_BYTES)?;
         let ids = config::generation(&object).map_err(|problem| wrong(&path, problem))?;
         config.spec.bos_token_id = config.spec.bos_token_id.or(ids.bos);
         for id in ids.eos {
@@ -109,28 +94,18 @@ fn read_config(folder: &Path, names: &BTreeSet<String>) -> Result<Config, Error>
             }
         }
     }
-    config
-        .spec
-        .check()
-        .map_err(|problem| Error::Spec { path, problem })?;
+    config.spec.check().map_err(|problem| Error::Spec { path, problem })?;
     Ok(config)
 }
 
 /// The files an archive carries along.
-fn assets(
-    folder: &Path,
-    names: &BTreeSet<String>,
-    notes: &mut Vec<String>,
-) -> Result<Vec<AssetFile>, Error> {
+fn assets(folder: &Path, names: &BTreeSet<String>) -> Result<Vec<AssetFile>, Error> {
     let is_licence = |name: &str| {
         let name = name.to_ascii_lowercase();
         LICENCES.iter().any(|start| name.starts_with(start))
     };
     let fixed = ASSETS.iter().copied().filter(|name| names.contains(*name));
-    let licences = names
-        .iter()
-        .map(String::as_str)
-        .filter(|name| is_licence(name));
+    let licences = names.iter().map(String::as_str).filter(|name| is_licence(name));
     let mut assets = Vec::new();
     for name in fixed.chain(licences) {
         let path = folder.join(name);
@@ -139,21 +114,10 @@ fn assets(
             continue; // a folder of licences
         }
         if metadata.len() > MAX_ASSET_BYTES {
-            return Err(Error::TooLarge {
-                path,
-                limit: MAX_ASSET_BYTES,
-            });
-        }
-        if metadata.len() == 0 {
-            notes.push(format!("'{name}' is empty and is left out"));
-            continue;
+            return Err(Error::TooLarge { path, limit: MAX_ASSET_BYTES });
         }
         detect::refuse_placeholder_file(&path)?;
-        assets.push(AssetFile {
-            name: name.to_owned(),
-            path: PathBuf::from(&path),
-            bytes: metadata.len(),
-        });
+        assets.push(AssetFile { name: name.to_owned(), path, bytes: metadata.len() });
     }
     Ok(assets)
 }
@@ -166,15 +130,11 @@ fn place(
 ) -> Result<Placed, Error> {
     let entries = weights.tensors.iter().filter_map(|&at| weights.entry(at));
     let tensors: Vec<SourceTensor<'_>> = entries
-        .map(|entry| SourceTensor {
-            name: &entry.name,
-            dtype: entry.dtype,
-            shape: &entry.shape,
-        })
+        .map(|entry| SourceTensor { name: &entry.name, dtype: entry.dtype, shape: &entry.shape })
         .collect();
     let same = |a: usize, b: usize| {
-        let bytes = |tensor: usize| weights.tensors.get(tensor).map(|&at| weights.bytes(at));
-        bytes(a) == bytes(b)
+        let pair = weights.tensors.get(a).zip(weights.tensors.get(b));
+        pair.is_some_and(|(&a, &b)| weights.same_bytes(a, b))
     };
     groups::place(row, spec, &tensors, &same).map_err(|error| {
         let (Error::MissingTensor { tensor } | Error::MissingHead { tensor }) = &error else {

@@ -20,11 +20,7 @@ impl Map {
     /// **Errors**: it cannot be opened, or is not a regular file.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let file = super::detect::open_file(path)?;
-        let io = |source| Error::Io {
-            verb: "map",
-            path: path.to_owned(),
-            source,
-        };
+        let io = |source| Error::Io { verb: "map", path: path.to_owned(), source };
         let len = file.metadata().map_err(io)?.len();
         let map = if len == 0 {
             None
@@ -34,10 +30,7 @@ impl Map {
             // reads it is the caller's contract, stated in the user's documentation.
             Some(unsafe { memmap2::Mmap::map(&file) }.map_err(io)?)
         };
-        Ok(Map {
-            path: path.to_owned(),
-            map,
-        })
+        Ok(Map { path: path.to_owned(), map })
     }
 
     /// The file.

@@ -18,6 +18,7 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use super::json::UniqueMap;
 use super::map::Map;
 use super::{Error, detect};
+use crate::format::grouped;
 use crate::quant::Format;
 
 /// A header above this is refused, as the reference implementation does.
@@ -56,15 +57,9 @@ impl Safetensors {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let map = Map::open(path)?;
         detect::refuse_placeholder(path, map.bytes())?;
-        let header = Header::parse(map.bytes()).map_err(|problem| Error::Safetensors {
-            path: path.to_owned(),
-            problem,
-        })?;
-        Ok(Safetensors {
-            map,
-            tensors: header.tensors,
-            metadata: header.metadata,
-        })
+        let header = Header::parse(map.bytes())
+            .map_err(|problem| Error::Safetensors { path: path.to_owned(), problem })?;
+        Ok(Safetensors { map, tensors: header.tensors, metadata: header.metadata })
     }
 
     /// The file.
@@ -110,18 +105,13 @@ impl Header {
         if header_len > MAX_HEADER_BYTES {
             return Err(Problem::HeaderTooLong { header_len });
         }
-        let beyond = Problem::HeaderBeyondEnd {
-            header_len,
-            available: rest.len(),
-        };
+        let beyond = Problem::HeaderBeyondEnd { header_len, available: rest.len() };
         let (header, data) = usize::try_from(header_len)
             .ok()
             .and_then(|len| rest.split_at_checked(len))
             .ok_or(beyond)?;
         if header.first() != Some(&b'{') {
-            return Err(Problem::HeaderStart {
-                found: detect::printable(header),
-            });
+            return Err(Problem::HeaderStart { found: detect::printable(header) });
         }
         let raw: RawHeader =
             serde_json::from_slice(header).map_err(|problem| Problem::Json { problem })?;
@@ -136,10 +126,7 @@ impl Header {
             .collect::<Result<Vec<_>, _>>()?;
         tensors.sort_by_key(|entry| (entry.range.start, entry.range.end));
         check_contiguous(&tensors, data_start, data.len())?;
-        Ok(Header {
-            tensors,
-            metadata: raw.metadata,
-        })
+        Ok(Header { tensors, metadata: raw.metadata })
     }
 }
 
@@ -152,19 +139,9 @@ fn check_contiguous(tensors: &[Entry], data_start: usize, data_len: usize) -> Re
             let (start, expected) = (entry.range.start - data_start, end - data_start);
             let (tensor, previous) = (entry.name.clone(), previous.to_owned());
             return Err(if start < expected {
-                Problem::Overlap {
-                    tensor,
-                    start,
-                    previous,
-                    end: expected,
-                }
+                Problem::Overlap { tensor, start, previous, end: expected }
             } else {
-                Problem::Gap {
-                    tensor,
-                    start,
-                    previous,
-                    end: expected,
-                }
+                Problem::Gap { tensor, start, previous, end: expected }
             });
         }
         end = entry.range.end;
@@ -174,10 +151,7 @@ fn check_contiguous(tensors: &[Entry], data_start: usize, data_len: usize) -> Re
     if stated == data_len {
         return Ok(());
     }
-    Err(Problem::DataLength {
-        stated: stated as u64,
-        found: data_len,
-    })
+    Err(Problem::DataLength { stated: stated as u64, found: data_len })
 }
 
 struct RawHeader {
@@ -204,10 +178,7 @@ impl RawEntry {
         if start > end {
             return Err(Problem::Backwards { tensor, start, end });
         }
-        let bits = self
-            .shape
-            .iter()
-            .try_fold(dtype.bits(), |bits, &dim| bits.checked_mul(dim));
+        let bits = self.shape.iter().try_fold(dtype.bits(), |bits, &dim| bits.checked_mul(dim));
         let Some(bits) = bits.filter(|bits| bits % 8 == 0 && self.shape.len() <= MAX_RANK) else {
             let shape = self.shape;
             return Err(Problem::Overflow { tensor, shape });
@@ -222,23 +193,13 @@ impl RawEntry {
             });
         }
         let place = |offset: u64| {
-            let offset = usize::try_from(offset)
-                .ok()
-                .filter(|&offset| offset <= data_len)?;
+            let offset = usize::try_from(offset).ok().filter(|&offset| offset <= data_len)?;
             data_start.checked_add(offset)
         };
         let (Some(first), Some(last)) = (place(start), place(end)) else {
-            return Err(Problem::DataLength {
-                stated: end,
-                found: data_len,
-            });
+            return Err(Problem::DataLength { stated: end, found: data_len });
         };
-        Ok(Entry {
-            name: tensor,
-            dtype,
-            shape: self.shape,
-            range: first..last,
-        })
+        Ok(Entry { name: tensor, dtype, shape: self.shape, range: first..last })
     }
 }
 
@@ -254,11 +215,8 @@ impl<'de> Deserialize<'de> for RawHeader {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
-                let mut header = RawHeader {
-                    tensors: Vec::new(),
-                    metadata: BTreeMap::new(),
-                    duplicate: None,
-                };
+                let mut header =
+                    RawHeader { tensors: Vec::new(), metadata: BTreeMap::new(), duplicate: None };
                 let mut seen = HashSet::new();
                 while let Some(name) = map.next_key::<String>()? {
                     if !seen.insert(name.clone()) {
@@ -358,11 +316,13 @@ pub enum Problem {
     TooShort { len: usize },
     /// The header's length is absurd.
     #[error(
-        "it states a header of {header_len} bytes, but at most {MAX_HEADER_BYTES} are accepted"
+        "it states a header of {} bytes, but at most {} are accepted",
+        grouped(*header_len),
+        grouped(MAX_HEADER_BYTES)
     )]
     HeaderTooLong { header_len: u64 },
     /// The file ends inside the header.
-    #[error("it states a header of {header_len} bytes, but only {available} follow")]
+    #[error("it states a header of {} bytes, but only {available} follow", grouped(*header_len))]
     HeaderBeyondEnd { header_len: u64, available: usize },
     /// The header is not JSON at its first byte, a byte order mark included.
     #[error("its header does not start with '{{' but with {found}")]
@@ -378,45 +338,27 @@ pub enum Problem {
     UnknownDtype { tensor: String, dtype: String },
     /// A span that ends before it starts.
     #[error("tensor '{tensor}' starts at byte {start} but ends at byte {end}")]
-    Backwards {
-        tensor: String,
-        start: u64,
-        end: u64,
-    },
+    Backwards { tensor: String, start: u64, end: u64 },
     /// A shape no file can hold.
     #[error("tensor '{tensor}' has the impossible shape {shape:?}")]
     Overflow { tensor: String, shape: Vec<u64> },
     /// Shape and type need another number of bytes than the span has.
     #[error(
-        "tensor '{tensor}' of shape {shape:?} in {dtype} takes {expected} bytes, but its offsets span {found}"
+        "tensor '{tensor}' of shape {shape:?} in {dtype} takes {} bytes, but its offsets span {}",
+        grouped(*expected),
+        grouped(*found)
     )]
-    Span {
-        tensor: String,
-        dtype: Dtype,
-        shape: Vec<u64>,
-        expected: u64,
-        found: u64,
-    },
+    Span { tensor: String, dtype: Dtype, shape: Vec<u64>, expected: u64, found: u64 },
     /// Two tensors share bytes.
     #[error(
         "tensor '{tensor}' starts at byte {start}, but '{previous}' ends at byte {end}: they overlap"
     )]
-    Overlap {
-        tensor: String,
-        start: usize,
-        previous: String,
-        end: usize,
-    },
+    Overlap { tensor: String, start: usize, previous: String, end: usize },
     /// Bytes that belong to no tensor.
     #[error("tensor '{tensor}' starts at byte {start}, but '{previous}' ends at byte {end}: a gap")]
-    Gap {
-        tensor: String,
-        start: usize,
-        previous: String,
-        end: usize,
-    },
+    Gap { tensor: String, start: usize, previous: String, end: usize },
     /// The file is longer or shorter than its tensors.
-    #[error("its tensors take {stated} bytes, but {found} follow the header")]
+    #[error("its tensors take {} bytes, but {} follow the header", grouped(*stated), grouped(*found as u64))]
     DataLength { stated: u64, found: usize },
 }
 
@@ -445,7 +387,7 @@ mod tests {
     fn r37_header_rejects_a_length_it_cannot_have() {
         let says = |bytes: &[u8]| Header::parse(bytes).expect_err("refused").to_string();
 
-        assert!(says(&[0xff; 8]).contains("18446744073709551615"));
+        assert!(says(&[0xff; 8]).contains("18,446,744,073,709,551,615"));
         assert!(says(&[0; 7]).contains("it has 7 bytes"));
         assert!(says(&[]).contains("it has 0 bytes"));
         assert!(says(b"\x0a\0\0\0\0\0\0\0{}").contains("a header of 10 bytes, but only 2 follow"));
@@ -455,15 +397,9 @@ mod tests {
     #[test]
     fn r38_header_rejects_offsets_that_disagree_with_shape_and_dtype() {
         let span = problem(&[tensor("a", "F32", "[1000,1000]", 0, 4)], 4);
-        assert!(
-            span.contains("takes 4000000 bytes, but its offsets span 4"),
-            "{span}"
-        );
+        assert!(span.contains("takes 4,000,000 bytes, but its offsets span 4"), "{span}");
         let backwards = problem(&[tensor("a", "F32", "[1]", 4, 0)], 4);
-        assert!(
-            backwards.contains("starts at byte 4 but ends at byte 0"),
-            "{backwards}"
-        );
+        assert!(backwards.contains("starts at byte 4 but ends at byte 0"), "{backwards}");
         let huge = problem(&[tensor("a", "F32", "[4294967296,4294967296]", 0, 0)], 0);
         assert!(huge.contains("impossible shape"), "{huge}");
         let half = problem(&[tensor("a", "F4", "[3]", 0, 1)], 1);
@@ -472,15 +408,9 @@ mod tests {
 
     #[test]
     fn r38_header_rejects_overlap_gap_and_a_file_of_another_length() {
-        let overlap = [
-            tensor("a", "F32", "[2]", 0, 8),
-            tensor("b", "F32", "[2]", 4, 12),
-        ];
+        let overlap = [tensor("a", "F32", "[2]", 0, 8), tensor("b", "F32", "[2]", 4, 12)];
         assert!(problem(&overlap, 12).contains("'a' ends at byte 8: they overlap"));
-        let gap = [
-            tensor("a", "F32", "[1]", 0, 4),
-            tensor("b", "F32", "[1]", 8, 12),
-        ];
+        let gap = [tensor("a", "F32", "[1]", 0, 4), tensor("b", "F32", "[1]", 8, 12)];
         assert!(problem(&gap, 12).contains("'a' ends at byte 4: a gap"));
         let one = [tensor("a", "F32", "[2]", 0, 8)];
         assert!(problem(&one, 7).contains("take 8 bytes, but 7 follow"));
@@ -501,10 +431,7 @@ mod tests {
         let a = tensor("a", "F32", "[1]", 0, 4);
         let other = tensor("a", "F32", "[1]", 4, 8);
 
-        assert_eq!(
-            problem(&[a.clone(), a.clone()], 4),
-            "duplicate tensor name 'a'"
-        );
+        assert_eq!(problem(&[a.clone(), a.clone()], 4), "duplicate tensor name 'a'");
         assert_eq!(problem(&[a, other], 8), "duplicate tensor name 'a'");
         let field = r#""a":{"dtype":"F32","dtype":"F16","shape":[1],"data_offsets":[0,4]}"#;
         assert!(problem(&[field.to_owned()], 4).contains("duplicate field"));
@@ -523,10 +450,7 @@ mod tests {
 
     #[test]
     fn header_accepts_scalars_empty_tensors_and_trailing_spaces() {
-        let tensors = [
-            tensor("empty", "F32", "[0]", 0, 0),
-            tensor("scalar", "F32", "[]", 0, 4),
-        ];
+        let tensors = [tensor("empty", "F32", "[0]", 0, 0), tensor("scalar", "F32", "[]", 0, 4)];
         let header = format!("{{{}}}      ", tensors.join(","));
 
         let parsed = Header::parse(&file(&header, 4)).expect("accepted");
@@ -539,10 +463,7 @@ mod tests {
     fn r49_header_rejects_a_byte_order_mark() {
         let found = Header::parse(&file("\u{feff}{}", 0)).expect_err("refused");
 
-        assert!(
-            found.to_string().contains("does not start with '{'"),
-            "{found}"
-        );
+        assert!(found.to_string().contains("does not start with '{'"), "{found}");
     }
 
     #[test]
@@ -561,5 +482,38 @@ mod tests {
             assert!(found.contains("'a': "), "{entry}: {found}");
         }
         assert!(problem(&[r#""__metadata__":{"k":1}"#.to_owned()], 0).contains("__metadata__"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn header_of_any_bytes_is_parsed_or_refused(
+            header in proptest::collection::vec(proptest::num::u8::ANY, 0..80),
+            data in 0usize..9,
+        ) {
+            let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+            bytes.extend_from_slice(&header);
+            bytes.resize(bytes.len() + data, 0);
+            let _ = Header::parse(&bytes);
+            let _ = Header::parse(&header);
+        }
+
+        #[test]
+        fn header_accepts_only_tensors_that_cover_the_data(
+            spans in proptest::collection::vec((0u64..20, 0u64..20, 0u64..5), 0..4),
+            data in 0usize..20,
+        ) {
+            let tensors: Vec<_> = spans
+                .iter()
+                .enumerate()
+                .map(|(nth, (start, end, dim))| {
+                    tensor(&nth.to_string(), "F32", &format!("[{dim}]"), *start, *end)
+                })
+                .collect();
+            let header = format!("{{{}}}", tensors.join(","));
+            if let Ok(parsed) = Header::parse(&file(&header, data)) {
+                let covered: usize = parsed.tensors.iter().map(|entry| entry.range.len()).sum();
+                proptest::prop_assert_eq!(covered, data);
+            }
+        }
     }
 }

@@ -15,9 +15,10 @@ const SINGLE: &str = "model.safetensors";
 /// The list of which tensor is in which shard.
 const INDEX: &str = "model.safetensors.index.json";
 /// Endings of weight files that this program does not read.
-const FOREIGN: &[&str] = &[
-    ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf",
-];
+const FOREIGN: &[&str] = &[".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf"];
+
+/// Bytes compared or hashed before they are released.
+pub(super) const CHUNK: usize = 32 << 20;
 
 /// The open weight files of a model.
 #[derive(Debug)]
@@ -54,9 +55,7 @@ impl Weights {
             return Err(no_weights(folder, names));
         };
         if weights.tensors.is_empty() {
-            return Err(Error::NoTensors {
-                path: folder.to_owned(),
-            });
+            return Err(Error::NoTensors { path: folder.to_owned() });
         }
         Ok(weights.note_strays(names))
     }
@@ -66,17 +65,30 @@ impl Weights {
         self.files.get(file)?.1.tensors.get(tensor)
     }
 
-    /// The bytes of a tensor.
-    pub(super) fn bytes(&self, (file, tensor): (usize, usize)) -> &[u8] {
-        self.files
-            .get(file)
-            .map(|(_, file)| file.bytes(tensor))
-            .unwrap_or_default()
+    /// Whether two tensors have the same bytes.
+    pub(super) fn same_bytes(&self, a: (usize, usize), b: (usize, usize)) -> bool {
+        let file = |(file, _): (usize, usize)| self.files.get(file).map(|(_, file)| file);
+        let (Some(file_a), Some(file_b)) = (file(a), file(b)) else {
+            return false;
+        };
+        let (bytes_a, bytes_b) = (file_a.bytes(a.1), file_b.bytes(b.1));
+        let chunks = bytes_a.chunks(CHUNK).zip(bytes_b.chunks(CHUNK));
+        let mut start = 0;
+        for (chunk_a, chunk_b) in chunks {
+            if chunk_a != chunk_b {
+                return false;
+            }
+            let range = start..start + chunk_a.len();
+            file_a.release(a.1, range.clone());
+            file_b.release(b.1, range);
+            start += chunk_a.len();
+        }
+        bytes_a.len() == bytes_b.len()
     }
 
     fn open_shards(folder: &Path, names: &BTreeSet<String>) -> Result<Self, Error> {
         let path = folder.join(INDEX);
-        let index: Index = json::read(&path)?;
+        let index: Index = json::read(&path, json::MAX_INDEX_BYTES)?;
         let map: BTreeMap<String, String> = index.weight_map.0.into_iter().collect();
         for (tensor, shard) in &map {
             if !is_plain_name(shard) {
@@ -104,12 +116,8 @@ impl Weights {
                 complete_without: map.keys().all(|tensor| held.contains(tensor)),
             });
         }
-        let mut weights = Weights {
-            files,
-            tensors: Vec::new(),
-            unlisted: Vec::new(),
-            notes: Vec::new(),
-        };
+        let mut weights =
+            Weights { files, tensors: Vec::new(), unlisted: Vec::new(), notes: Vec::new() };
         weights.cross_check(&path, &map)?;
         Ok(weights)
     }
@@ -130,9 +138,8 @@ impl Weights {
                 }
             }
         }
-        if let Some((tensor, shard)) = map
-            .iter()
-            .find(|(tensor, _)| !listed.contains_key(tensor.as_str()))
+        if let Some((tensor, shard)) =
+            map.iter().find(|(tensor, _)| !listed.contains_key(tensor.as_str()))
         {
             return Err(Error::NotInShard {
                 path: path.to_owned(),
@@ -152,7 +159,7 @@ impl Weights {
             let same_kind = self
                 .entry(target)
                 .is_some_and(|target| target.shape == entry.shape && target.dtype == entry.dtype);
-            if !same_kind || self.bytes(target) != self.bytes(copy) {
+            if !same_kind || !self.same_bytes(target, copy) {
                 return Err(Error::TwoShards {
                     tensor: entry.name.clone(),
                     first: first.clone(),
@@ -171,9 +178,8 @@ impl Weights {
     /// Lists weight files that were not read.
     fn note_strays(mut self, names: &BTreeSet<String>) -> Self {
         let read: BTreeSet<&String> = self.files.iter().map(|(name, _)| name).collect();
-        let strays = names
-            .iter()
-            .filter(|name| name.ends_with(".safetensors") && !read.contains(name));
+        let strays =
+            names.iter().filter(|name| name.ends_with(".safetensors") && !read.contains(name));
         let notes: Vec<String> = strays
             .map(|name| format!("'{name}' is not part of the model and was not read"))
             .collect();
@@ -185,26 +191,19 @@ impl Weights {
 /// Says which weights are there instead of those looked for.
 fn no_weights(folder: &Path, names: &BTreeSet<String>) -> Error {
     let path: PathBuf = folder.to_owned();
-    let shard = names
-        .iter()
-        .find(|name| name.starts_with("model-0") && name.ends_with(".safetensors"));
+    let shard =
+        names.iter().find(|name| name.starts_with("model-0") && name.ends_with(".safetensors"));
     if let Some(shard) = shard {
         let shard = shard.clone();
         return Error::NoIndex { path, shard };
     }
     if let Some(gguf) = names.iter().find(|name| name.ends_with(".gguf")) {
-        return Error::Later {
-            path: folder.join(gguf),
-            what: "GGUF files",
-        };
+        return Error::Later { path: folder.join(gguf), what: "GGUF files" };
     }
     let foreign = |name: &&String| {
         name.ends_with(".safetensors") || FOREIGN.iter().any(|ending| name.ends_with(ending))
     };
-    Error::NoWeights {
-        path,
-        found: names.iter().find(foreign).cloned(),
-    }
+    Error::NoWeights { path, found: names.iter().find(foreign).cloned() }
 }
 
 /// Whether a name from an index is that of a file in the same folder, on every system.
@@ -213,11 +212,7 @@ fn is_plain_name(name: &str) -> bool {
         return false;
     };
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte);
-    let first = stem
-        .split('.')
-        .next()
-        .unwrap_or_default()
-        .to_ascii_lowercase();
+    let first = stem.split('.').next().unwrap_or_default().to_ascii_lowercase();
     let device = ["con", "prn", "aux", "nul"].contains(&first.as_str())
         || (first.len() == 4
             && (first.starts_with("com") || first.starts_with("lpt"))

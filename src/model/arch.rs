@@ -142,7 +142,7 @@ pub enum Place {
 pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         model_type: "llama",
-        classes: &["LlamaForCausalLM", "LlamaModel"],
+        classes: &["LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM"],
         special: "grouped-query attention; llama3, linear and YaRN position scaling; optional biases",
         goldens: &["llama", "llama-tied", "llama-sharded", "llama-bias-linear"],
         defaults: Defaults {
@@ -174,10 +174,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         classes: &["Qwen2ForCausalLM", "Qwen2Model"],
         special: "biases on queries, keys and values; sliding window in the upper layers when switched on",
         goldens: &["qwen2", "qwen2-yarn", "qwen2-swa"],
-        defaults: Defaults {
-            sliding_window: Some(4_096),
-            ..DEFAULTS
-        },
+        defaults: Defaults { sliding_window: Some(4_096), ..DEFAULTS },
         qkv_bias: Bias::Always,
         window: Window::FromMaxWindowLayers,
         ..PLAIN
@@ -187,11 +184,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         classes: &["Qwen3ForCausalLM", "Qwen3Model"],
         special: "norm of each query and key head before rotation; free head width",
         goldens: &["qwen3"],
-        defaults: Defaults {
-            head_dim: Some(128),
-            sliding_window: Some(4_096),
-            ..DEFAULTS
-        },
+        defaults: Defaults { head_dim: Some(128), sliding_window: Some(4_096), ..DEFAULTS },
         qkv_bias: Bias::If("attention_bias"),
         attn_out_bias: Bias::If("attention_bias"),
         qk_norm: true,
@@ -204,10 +197,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         classes: &["SmolLM3ForCausalLM", "SmolLM3Model"],
         special: "every fourth layer without positions; tied unless the config says otherwise",
         goldens: &["smollm3"],
-        defaults: Defaults {
-            tie_word_embeddings: true,
-            ..DEFAULTS
-        },
+        defaults: Defaults { tie_word_embeddings: true, ..DEFAULTS },
         qkv_bias: Bias::If("attention_bias"),
         attn_out_bias: Bias::If("attention_bias"),
         mlp_bias: Bias::If("mlp_bias"),
@@ -264,19 +254,11 @@ const PLAIN: Architecture = Architecture {
 };
 
 const fn matrix(pattern: &'static str, role: Role, parts: &'static [Part]) -> TensorName {
-    TensorName {
-        pattern,
-        home: Home::Matrix(role),
-        parts,
-    }
+    TensorName { pattern, home: Home::Matrix(role), parts }
 }
 
 const fn vector(pattern: &'static str, vector: Vector, parts: &'static [Part]) -> TensorName {
-    TensorName {
-        pattern,
-        home: Home::Vector(vector),
-        parts,
-    }
+    TensorName { pattern, home: Home::Vector(vector), parts }
 }
 
 const WHOLE: &[Part] = &[Part::Whole];
@@ -289,110 +271,38 @@ const UP: &[Part] = &[Part::Up];
 /// Embedding, norms, head.
 const MODEL: &[TensorName] = &[
     matrix("{model}embed_tokens.weight", Role::Embed, WHOLE),
-    vector(
-        "{model}layers.{layer}.input_layernorm.weight",
-        Vector::AttnNorm,
-        WHOLE,
-    ),
-    vector(
-        "{model}layers.{layer}.post_attention_layernorm.weight",
-        Vector::FfnNorm,
-        WHOLE,
-    ),
+    vector("{model}layers.{layer}.input_layernorm.weight", Vector::AttnNorm, WHOLE),
+    vector("{model}layers.{layer}.post_attention_layernorm.weight", Vector::FfnNorm, WHOLE),
     vector("{model}norm.weight", Vector::FinalNorm, WHOLE),
     matrix("lm_head.weight", Role::Head, WHOLE),
 ];
 
 /// Query, key, value and output projections, each its own tensor.
 const ATTENTION: &[TensorName] = &[
-    matrix(
-        "{model}layers.{layer}.self_attn.q_proj.weight",
-        Role::AttnQkv,
-        Q,
-    ),
-    matrix(
-        "{model}layers.{layer}.self_attn.k_proj.weight",
-        Role::AttnQkv,
-        K,
-    ),
-    matrix(
-        "{model}layers.{layer}.self_attn.v_proj.weight",
-        Role::AttnQkv,
-        V,
-    ),
-    matrix(
-        "{model}layers.{layer}.self_attn.o_proj.weight",
-        Role::AttnOut,
-        WHOLE,
-    ),
-    vector(
-        "{model}layers.{layer}.self_attn.q_proj.bias",
-        Vector::AttnQkvBias,
-        Q,
-    ),
-    vector(
-        "{model}layers.{layer}.self_attn.k_proj.bias",
-        Vector::AttnQkvBias,
-        K,
-    ),
-    vector(
-        "{model}layers.{layer}.self_attn.v_proj.bias",
-        Vector::AttnQkvBias,
-        V,
-    ),
-    vector(
-        "{model}layers.{layer}.self_attn.o_proj.bias",
-        Vector::AttnOutBias,
-        WHOLE,
-    ),
+    matrix("{model}layers.{layer}.self_attn.q_proj.weight", Role::AttnQkv, Q),
+    matrix("{model}layers.{layer}.self_attn.k_proj.weight", Role::AttnQkv, K),
+    matrix("{model}layers.{layer}.self_attn.v_proj.weight", Role::AttnQkv, V),
+    matrix("{model}layers.{layer}.self_attn.o_proj.weight", Role::AttnOut, WHOLE),
+    vector("{model}layers.{layer}.self_attn.q_proj.bias", Vector::AttnQkvBias, Q),
+    vector("{model}layers.{layer}.self_attn.k_proj.bias", Vector::AttnQkvBias, K),
+    vector("{model}layers.{layer}.self_attn.v_proj.bias", Vector::AttnQkvBias, V),
+    vector("{model}layers.{layer}.self_attn.o_proj.bias", Vector::AttnOutBias, WHOLE),
 ];
 
 /// Norms of each query and key head.
 const QK_NORMS: &[TensorName] = &[
-    vector(
-        "{model}layers.{layer}.self_attn.q_norm.weight",
-        Vector::QNorm,
-        WHOLE,
-    ),
-    vector(
-        "{model}layers.{layer}.self_attn.k_norm.weight",
-        Vector::KNorm,
-        WHOLE,
-    ),
+    vector("{model}layers.{layer}.self_attn.q_norm.weight", Vector::QNorm, WHOLE),
+    vector("{model}layers.{layer}.self_attn.k_norm.weight", Vector::KNorm, WHOLE),
 ];
 
 /// Gate, up and down projections, each its own tensor.
 const FEED_FORWARD: &[TensorName] = &[
-    matrix(
-        "{model}layers.{layer}.mlp.gate_proj.weight",
-        Role::FfnGateUp,
-        GATE,
-    ),
-    matrix(
-        "{model}layers.{layer}.mlp.up_proj.weight",
-        Role::FfnGateUp,
-        UP,
-    ),
-    matrix(
-        "{model}layers.{layer}.mlp.down_proj.weight",
-        Role::FfnDown,
-        WHOLE,
-    ),
-    vector(
-        "{model}layers.{layer}.mlp.gate_proj.bias",
-        Vector::FfnGateUpBias,
-        GATE,
-    ),
-    vector(
-        "{model}layers.{layer}.mlp.up_proj.bias",
-        Vector::FfnGateUpBias,
-        UP,
-    ),
-    vector(
-        "{model}layers.{layer}.mlp.down_proj.bias",
-        Vector::FfnDownBias,
-        WHOLE,
-    ),
+    matrix("{model}layers.{layer}.mlp.gate_proj.weight", Role::FfnGateUp, GATE),
+    matrix("{model}layers.{layer}.mlp.up_proj.weight", Role::FfnGateUp, UP),
+    matrix("{model}layers.{layer}.mlp.down_proj.weight", Role::FfnDown, WHOLE),
+    vector("{model}layers.{layer}.mlp.gate_proj.bias", Vector::FfnGateUpBias, GATE),
+    vector("{model}layers.{layer}.mlp.up_proj.bias", Vector::FfnGateUpBias, UP),
+    vector("{model}layers.{layer}.mlp.down_proj.bias", Vector::FfnDownBias, WHOLE),
 ];
 
 /// Query, key and value rows in one tensor.
@@ -402,11 +312,7 @@ const FUSED_ATTENTION: &[TensorName] = &[
         Role::AttnQkv,
         &[Part::Q, Part::K, Part::V],
     ),
-    matrix(
-        "{model}layers.{layer}.self_attn.o_proj.weight",
-        Role::AttnOut,
-        WHOLE,
-    ),
+    matrix("{model}layers.{layer}.self_attn.o_proj.weight", Role::AttnOut, WHOLE),
 ];
 
 /// Gate rows, then up rows, in one tensor.
@@ -416,36 +322,27 @@ const FUSED_FEED_FORWARD: &[TensorName] = &[
         Role::FfnGateUp,
         &[Part::Gate, Part::Up],
     ),
-    matrix(
-        "{model}layers.{layer}.mlp.down_proj.weight",
-        Role::FfnDown,
-        WHOLE,
-    ),
+    matrix("{model}layers.{layer}.mlp.down_proj.weight", Role::FfnDown, WHOLE),
 ];
 
 /// The row with this `model_type`.
 #[must_use]
 pub fn by_model_type(model_type: &str) -> Option<&'static Architecture> {
-    ARCHITECTURES
-        .iter()
-        .find(|row| row.model_type == model_type)
+    ARCHITECTURES.iter().find(|row| row.model_type == model_type)
 }
 
 /// The row that goes by this class name.
 #[must_use]
 pub fn by_class(class: &str) -> Option<&'static Architecture> {
-    ARCHITECTURES
-        .iter()
-        .find(|row| row.classes.contains(&class))
+    ARCHITECTURES.iter().find(|row| row.classes.contains(&class))
 }
 
 impl Architecture {
     /// What a tensor's name means in this architecture, if anything.
     #[must_use]
     pub fn place(&'static self, name: &str) -> Option<Place> {
-        let of_model = self
-            .rows()
-            .find_map(|row| Some(Place::Tensor(row, self.captured(row.pattern, name)?)));
+        let of_model =
+            self.rows().find_map(|row| Some(Place::Tensor(row, self.captured(row.pattern, name)?)));
         of_model.or_else(|| {
             self.ignored.iter().find_map(|(pattern, reason)| {
                 self.captured(pattern, name).map(|_| Place::Ignored(reason))
@@ -456,9 +353,7 @@ impl Architecture {
     /// The usual name of the tensor that holds a part, for messages about its absence.
     #[must_use]
     pub fn usual_name(&self, home: Home, part: Part, layer: Option<u32>) -> String {
-        let row = self
-            .rows()
-            .find(|row| row.home == home && row.parts.contains(&part));
+        let row = self.rows().find(|row| row.home == home && row.parts.contains(&part));
         let Some(row) = row else {
             return match home {
                 Home::Matrix(role) => role.name().to_owned(),
@@ -467,9 +362,7 @@ impl Architecture {
         };
         let prefix = self.prefixes.first().copied().unwrap_or_default();
         let layer = layer.map(|layer| layer.to_string()).unwrap_or_default();
-        row.pattern
-            .replace("{model}", prefix)
-            .replace("{layer}", &layer)
+        row.pattern.replace("{model}", prefix).replace("{layer}", &layer)
     }
 
     fn rows(&self) -> impl Iterator<Item = &'static TensorName> + use<> {
@@ -481,10 +374,10 @@ impl Architecture {
     fn captured(&self, pattern: &str, name: &str) -> Option<Option<u32>> {
         match pattern.strip_prefix("{model}") {
             None => capture(pattern, name),
-            Some(rest) => self.prefixes.iter().find_map(|prefix| {
-                name.strip_prefix(prefix)
-                    .and_then(|name| capture(rest, name))
-            }),
+            Some(rest) => self
+                .prefixes
+                .iter()
+                .find_map(|prefix| name.strip_prefix(prefix).and_then(|name| capture(rest, name))),
         }
     }
 }
@@ -522,10 +415,8 @@ mod tests {
 
     #[test]
     fn names_are_found_with_and_without_the_model_prefix() {
-        for name in [
-            "model.layers.17.self_attn.k_proj.weight",
-            "layers.17.self_attn.k_proj.weight",
-        ] {
+        for name in ["model.layers.17.self_attn.k_proj.weight", "layers.17.self_attn.k_proj.weight"]
+        {
             let place = found(llama(), name);
 
             assert_eq!(place, Some((Home::Matrix(Role::AttnQkv), K, Some(17))));
@@ -559,10 +450,7 @@ mod tests {
     fn every_row_is_named_proven_and_finds_its_own_tensors() {
         for row in ARCHITECTURES {
             assert!(!row.classes.is_empty() && !row.goldens.is_empty() && !row.special.is_empty());
-            assert!(std::ptr::eq(
-                by_model_type(row.model_type).expect("a row"),
-                row
-            ));
+            assert!(std::ptr::eq(by_model_type(row.model_type).expect("a row"), row));
             assert!(
                 row.classes
                     .iter()

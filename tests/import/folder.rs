@@ -12,9 +12,7 @@ pub(crate) type Tensors = BTreeMap<String, (String, Vec<u64>, Vec<u8>)>;
 
 /// The folder of a reference checkpoint.
 pub(crate) fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/fixtures/goldens")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/goldens").join(name)
 }
 
 /// A copy of a reference checkpoint that a test may change.
@@ -182,11 +180,7 @@ pub(crate) fn unpack(pages: &dyn Pages, stored: &[Vec<u8>]) -> Tensors {
                 }
             }
         }
-        assert!(
-            seen.iter().all(|&times| times == 1),
-            "{}: {seen:?}",
-            tensor.name
-        );
+        assert!(seen.iter().all(|&times| times == 1), "{}: {seen:?}", tensor.name);
         let unpacked = (tensor.dtype.clone(), tensor.shape.clone(), bytes);
         tensors.insert(tensor.name.clone(), unpacked);
     }

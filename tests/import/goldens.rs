@@ -23,11 +23,7 @@ fn source(name: &str) -> Tensors {
     let mut tensors = Tensors::new();
     for entry in std::fs::read_dir(golden(name)).expect("the reference checkpoint") {
         let path = entry.expect("an entry").path();
-        let file = path
-            .file_name()
-            .expect("a name")
-            .to_string_lossy()
-            .into_owned();
+        let file = path.file_name().expect("a name").to_string_lossy().into_owned();
         if file.starts_with("model") && file.ends_with(".safetensors") {
             read_safetensors(&path, &mut tensors);
         }
@@ -71,15 +67,8 @@ fn hashes_of_every_golden_are_the_same_however_they_are_taken() {
         assert_eq!(passed, hashes(Purpose::Convert, false), "{name}");
         assert_eq!(passed, hashes(Purpose::Run, true), "{name}");
         for (tensor, (_, _, bytes)) in source(name) {
-            let entry = passed
-                .iter()
-                .find(|entry| entry.name == tensor)
-                .expect("listed");
-            assert_eq!(
-                entry.hash,
-                *blake3::hash(&bytes).as_bytes(),
-                "{name}: {tensor}"
-            );
+            let entry = passed.iter().find(|entry| entry.name == tensor).expect("listed");
+            assert_eq!(entry.hash, *blake3::hash(&bytes).as_bytes(), "{name}: {tensor}");
         }
     }
 }
@@ -88,21 +77,11 @@ fn hashes_of_every_golden_are_the_same_however_they_are_taken() {
 fn groups_come_in_the_order_a_token_uses_them() {
     let (packed, _) = open_source(&golden("llama"), Purpose::Run).expect("opens");
 
-    let order: Vec<_> = packed
-        .pages()
-        .iter()
-        .map(|page| (page.role, page.layer))
-        .collect();
+    let order: Vec<_> = packed.pages().iter().map(|page| (page.role, page.layer)).collect();
 
     let layer = |layer| {
-        [
-            Role::Small,
-            Role::AttnQkv,
-            Role::AttnOut,
-            Role::FfnGateUp,
-            Role::FfnDown,
-        ]
-        .map(|role| (role, Some(layer)))
+        [Role::Small, Role::AttnQkv, Role::AttnOut, Role::FfnGateUp, Role::FfnDown]
+            .map(|role| (role, Some(layer)))
     };
     let mut expected = vec![(Role::Asset, None); 4];
     expected.push((Role::Embed, None));
@@ -127,21 +106,11 @@ fn assets_are_stored_byte_for_byte() {
     let (packed, _) = open_source(&golden("qwen2"), Purpose::Run).expect("opens");
     let stored = read_pages(&packed);
 
-    let names: Vec<_> = packed
-        .manifest()
-        .assets
-        .iter()
-        .map(|asset| &*asset.name)
-        .collect();
+    let names: Vec<_> = packed.manifest().assets.iter().map(|asset| &*asset.name).collect();
 
     assert_eq!(
         names,
-        [
-            "config.json",
-            "generation_config.json",
-            "tokenizer.json",
-            "tokenizer_config.json"
-        ]
+        ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
     );
     for asset in &packed.manifest().assets {
         let file = std::fs::read(golden("qwen2").join(&asset.name)).expect("read");
@@ -154,8 +123,38 @@ fn assets_are_stored_byte_for_byte() {
 fn files_beside_the_model_are_listed_and_not_read() {
     let (_, notes) = open_source(&golden("llama"), Purpose::Run).expect("opens");
 
-    assert_eq!(
-        notes,
-        ["'goldens.safetensors' is not part of the model and was not read"]
-    );
+    assert_eq!(notes, ["'goldens.safetensors' is not part of the model and was not read"]);
+}
+
+#[test]
+fn gate_and_up_rows_alternate_and_queries_keys_values_follow_each_other() {
+    for name in ["llama", "phi3"] {
+        let (packed, _) = open_source(&golden(name), Purpose::Run).expect(name);
+        let stored = read_pages(&packed);
+        let source = source(name);
+        let tensor = |name: &str| &source[&format!("model.layers.1.{name}.weight")].2;
+        let page = |role| {
+            let mut pages = packed.pages().iter();
+            let page = pages.find(|page| page.role == role && page.layer == Some(1));
+            &stored[page.expect("there").id as usize]
+        };
+        let row = 64 * 2; // hidden_size 64 in bf16, already a multiple of 16 bytes
+
+        let (gate, up, qkv) = match name {
+            "phi3" => {
+                let (gate, up) = tensor("mlp.gate_up_proj").split_at(96 * row);
+                (gate.to_vec(), up.to_vec(), tensor("self_attn.qkv_proj").clone())
+            }
+            _ => {
+                let part = |part: &str| tensor(&format!("self_attn.{part}_proj")).clone();
+                let qkv = [part("q"), part("k"), part("v")].concat();
+                (tensor("mlp.gate_proj").clone(), tensor("mlp.up_proj").clone(), qkv)
+            }
+        };
+
+        let pairs = gate.chunks(row).zip(up.chunks(row));
+        let alternating: Vec<u8> = pairs.flat_map(|(gate, up)| [gate, up].concat()).collect();
+        assert!(*page(Role::FfnGateUp) == alternating, "{name}");
+        assert!(*page(Role::AttnQkv) == qkv, "{name}");
+    }
 }

@@ -20,11 +20,7 @@ pub(super) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     pub(super) fn new(prefix: &'static str, map: &'a Map<String, Value>) -> Self {
-        Fields {
-            prefix,
-            map,
-            read: RefCell::default(),
-        }
+        Fields { prefix, map, read: RefCell::default() }
     }
 
     /// The full name of a field.
@@ -91,9 +87,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn missing(&self, key: &str) -> Problem {
-        Problem::Missing {
-            field: self.name(key),
-        }
+        Problem::Missing { field: self.name(key) }
     }
 
     fn typed<T>(
@@ -145,16 +139,8 @@ mod tests {
         assert_eq!(number("64"), Some(64));
         assert_eq!(number("64.0"), Some(64));
         assert_eq!(number("4294967295"), Some(u32::MAX));
-        for wrong in [
-            "64.5",
-            "-1",
-            "4294967296",
-            "1099511627776",
-            "1e300",
-            "\"64\"",
-            "true",
-            "[]",
-        ] {
+        for wrong in ["64.5", "-1", "4294967296", "1099511627776", "1e300", "\"64\"", "true", "[]"]
+        {
             assert_eq!(number(wrong), None, "{wrong}");
         }
     }

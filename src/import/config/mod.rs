@@ -58,17 +58,14 @@ pub(super) fn read(config: &Map<String, Value>) -> Result<Config, Problem> {
         return Err(Problem::Layers { found: layers });
     }
     let head_dim = head_dim(row, &fields, hidden_size, num_attention_heads)?;
-    let max_position_embeddings = fields
-        .u32("max_position_embeddings")?
-        .unwrap_or(row.defaults.max_position_embeddings);
+    let max_position_embeddings =
+        fields.u32("max_position_embeddings")?.unwrap_or(row.defaults.max_position_embeddings);
     let rope = rope::rope(row, &fields, head_dim, max_position_embeddings, &mut notes)?;
     let positions = positions(row, &fields, layers)?;
     let windows = windows(row, &fields, &positions)?;
     let layer = LayerSpec {
         num_attention_heads,
-        num_key_value_heads: fields
-            .u32("num_key_value_heads")?
-            .unwrap_or(num_attention_heads),
+        num_key_value_heads: fields.u32("num_key_value_heads")?.unwrap_or(num_attention_heads),
         head_dim,
         intermediate_size: fields.required_u32("intermediate_size")?,
         sliding_window: None,
@@ -79,24 +76,18 @@ pub(super) fn read(config: &Map<String, Value>) -> Result<Config, Problem> {
         attn_out_bias: bias(row.attn_out_bias, &fields)?,
         mlp_bias: bias(row.mlp_bias, &fields)?,
     };
-    let layers = positions
-        .iter()
-        .zip(windows)
-        .map(|(&positions, window)| LayerSpec {
-            sliding_window: window,
-            rope: positions.then_some(0),
-            ..layer.clone()
-        });
+    let layers = positions.iter().zip(windows).map(|(&positions, window)| LayerSpec {
+        sliding_window: window,
+        rope: positions.then_some(0),
+        ..layer.clone()
+    });
     let ids = token_ids(&fields)?;
     let spec = ModelSpec {
         model_type: row.model_type.to_owned(),
         hidden_size,
         vocab_size: fields.required_u32("vocab_size")?,
         max_position_embeddings,
-        norm: NormSpec {
-            kind: NormKind::RmsNorm,
-            eps: eps(row, &fields)?,
-        },
+        norm: NormSpec { kind: NormKind::RmsNorm, eps: eps(row, &fields)? },
         hidden_act: activation(&fields)?,
         tie_word_embeddings: fields
             .bool("tie_word_embeddings")?
@@ -187,9 +178,7 @@ fn positions(row: &Architecture, fields: &Fields<'_>, layers: u32) -> Result<Vec
                 found: "0".to_owned(),
             });
         }
-        return Ok((1..=layers)
-            .map(|nth| !nth.is_multiple_of(interval))
-            .collect());
+        return Ok((1..=layers).map(|nth| !nth.is_multiple_of(interval)).collect());
     };
     check_length("no_rope_layers", list.len(), layers)?;
     let has_positions = |value: &Value| match as_u32(value) {
@@ -240,9 +229,7 @@ fn windows(
         (None, _) => layer >= first as usize,
     };
     let windows = positions.iter().enumerate();
-    Ok(windows
-        .map(|(layer, &positions)| slides(layer, positions).then_some(window))
-        .collect())
+    Ok(windows.map(|(layer, &positions)| slides(layer, positions).then_some(window)).collect())
 }
 
 /// `layer_types`: true where a layer slides.
@@ -270,9 +257,7 @@ fn refuse_sliding(
     layers: usize,
 ) -> Result<Vec<Option<u32>>, Problem> {
     if explicit.is_some_and(|explicit| explicit.contains(&true)) {
-        return Err(Problem::SlidingWithoutWindow {
-            model_type: row.model_type,
-        });
+        return Err(Problem::SlidingWithoutWindow { model_type: row.model_type });
     }
     Ok(vec![None; layers])
 }
@@ -281,11 +266,7 @@ fn check_length(field: &'static str, found: usize, layers: u32) -> Result<(), Pr
     if found == layers as usize {
         return Ok(());
     }
-    Err(Problem::ListLength {
-        field,
-        found,
-        layers,
-    })
+    Err(Problem::ListLength { field, found, layers })
 }
 
 fn bias(rule: Bias, fields: &Fields<'_>) -> Result<bool, Problem> {
@@ -305,9 +286,7 @@ fn activation(fields: &Fields<'_>) -> Result<Activation, Problem> {
     match fields.str("hidden_act")? {
         None | Some("silu" | "swish") => Ok(Activation::Silu),
         Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
-        Some(found) => Err(Problem::Activation {
-            found: found.to_owned(),
-        }),
+        Some(found) => Err(Problem::Activation { found: found.to_owned() }),
     }
 }
 
@@ -324,10 +303,7 @@ fn token_ids(fields: &Fields<'_>) -> Result<TokenIds, Problem> {
             found: brief(value),
         })
     };
-    let mut ids = TokenIds {
-        bos: fields.u32("bos_token_id")?,
-        eos: Vec::new(),
-    };
+    let mut ids = TokenIds { bos: fields.u32("bos_token_id")?, eos: Vec::new() };
     for value in eos {
         let id = id(value)?;
         if !ids.eos.contains(&id) {
@@ -335,4 +311,82 @@ fn token_ids(fields: &Fields<'_>) -> Result<TokenIds, Problem> {
         }
     }
     Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Values of every kind, near and far from what a config has.
+    fn value() -> impl Strategy<Value = Value> {
+        let number =
+            prop_oneof![Just(0.0), Just(-1.0), Just(1e300), Just(0.5), Just(4.0), Just(4.3e9)];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            (0u32..9).prop_map(Value::from),
+            number.prop_map(Value::from),
+            "(default|linear|yarn|llama3|silu|full_attention|x)".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(2, 16, 4, |inner| {
+            let key = "(rope_type|type|factor|rope_theta|quant_method|truncate|x)";
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((key, inner), 0..4)
+                    .prop_map(|entries| Value::Object(entries.into_iter().collect())),
+            ]
+        })
+    }
+
+    const KEYS: &[&str] = &[
+        "model_type",
+        "architectures",
+        "hidden_size",
+        "vocab_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "intermediate_size",
+        "max_position_embeddings",
+        "rms_norm_eps",
+        "rope_theta",
+        "rope_scaling",
+        "rope_parameters",
+        "partial_rotary_factor",
+        "hidden_act",
+        "sliding_window",
+        "use_sliding_window",
+        "max_window_layers",
+        "layer_types",
+        "no_rope_layers",
+        "no_rope_layer_interval",
+        "eos_token_id",
+        "tie_word_embeddings",
+        "clip_qkv",
+    ];
+
+    proptest! {
+        #[test]
+        fn any_config_is_read_or_refused(
+            model_type in 0..arch::ARCHITECTURES.len(),
+            changes in prop::collection::vec((prop::sample::select(KEYS), value()), 0..4),
+        ) {
+            let mut config: Map<String, Value> = serde_json::from_str(
+                r#"{"hidden_size": 64, "vocab_size": 9, "num_hidden_layers": 3, "rope_theta": 1e4,
+                    "num_attention_heads": 4, "intermediate_size": 8}"#,
+            )
+            .expect("JSON");
+            config.insert("model_type".into(), arch::ARCHITECTURES[model_type].model_type.into());
+            for (key, value) in changes {
+                config.insert(key.to_owned(), value);
+            }
+            if let Ok(config) = read(&config) {
+                let _ = config.spec.check();
+            }
+        }
+    }
 }

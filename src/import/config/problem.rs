@@ -9,10 +9,7 @@ use crate::model::arch::ARCHITECTURES;
 pub enum Problem {
     /// A family this version does not run.
     #[error("{} is not supported by this version (supported: {})", named(class.as_deref(), model_type.as_deref()), supported())]
-    Unsupported {
-        class: Option<String>,
-        model_type: Option<String>,
-    },
+    Unsupported { class: Option<String>, model_type: Option<String> },
     /// Weights in a compressed form.
     #[error("{key}: weights quantised with {method} are not supported by this version")]
     Quantized { key: &'static str, method: String },
@@ -21,41 +18,21 @@ pub enum Problem {
     Missing { field: String },
     /// A field of the wrong type.
     #[error("{field} must be {expected}, not {found}")]
-    Wrong {
-        field: String,
-        expected: &'static str,
-        found: String,
-    },
+    Wrong { field: String, expected: &'static str, found: String },
     /// Two fields that cannot both be right.
     #[error("{first} is {first_value}, but {second} is {second_value}")]
-    Contradiction {
-        first: String,
-        first_value: String,
-        second: String,
-        second_value: String,
-    },
+    Contradiction { first: String, first_value: String, second: String, second_value: String },
     /// A setting that changes the result and is not implemented.
     #[error(
         "{key}: {value} changes the arithmetic of {model_type} in a way this version does not know"
     )]
-    Changes {
-        key: String,
-        value: String,
-        model_type: String,
-    },
+    Changes { key: String, value: String, model_type: String },
     /// Too few or too many layers.
-    #[error(
-        "num_hidden_layers is {found}, but must lie between 1 and {}",
-        super::MAX_LAYERS
-    )]
+    #[error("num_hidden_layers is {found}, but must lie between 1 and {}", super::MAX_LAYERS)]
     Layers { found: u32 },
     /// A list that should have one entry for each layer.
     #[error("{field} has {found} entries, but num_hidden_layers is {layers}")]
-    ListLength {
-        field: &'static str,
-        found: usize,
-        layers: u32,
-    },
+    ListLength { field: &'static str, found: usize, layers: u32 },
     /// No width of a head.
     #[error(
         "head_dim is absent and hidden_size {hidden_size} is not a multiple of num_attention_heads {heads}"

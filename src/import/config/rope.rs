@@ -8,6 +8,8 @@ use crate::model::arch::Architecture;
 use crate::model::rope::yarn_attention_factor;
 use crate::model::{RopeScaling, RopeSpec};
 
+type Object = Map<String, Value>;
+
 /// Keys of a scaling object without influence on the frequencies.
 const NEUTRAL: &[&str] = &["finetuned"];
 
@@ -39,9 +41,7 @@ pub(super) fn rope(
     let original_outside = fields.u32("original_max_position_embeddings")?;
     let scaling = match kind {
         "default" => RopeScaling::Default,
-        "linear" => RopeScaling::Linear {
-            factor: inner.required_f64("factor")?,
-        },
+        "linear" => RopeScaling::Linear { factor: inner.required_f64("factor")? },
         "llama3" => RopeScaling::Llama3 {
             factor: inner.required_f64("factor")?,
             low_freq_factor: inner.required_f64("low_freq_factor")?,
@@ -50,36 +50,20 @@ pub(super) fn rope(
                 .or(original_outside)
                 .ok_or_else(|| inner.missing("original_max_position_embeddings"))?,
         },
-        "yarn" => yarn(
-            &inner,
-            original.or(original_outside),
-            max_position_embeddings,
-        )?,
+        "yarn" => yarn(&inner, original.or(original_outside), max_position_embeddings)?,
         "dynamic" | "longrope" | "su" => {
-            return Err(Problem::RopeType {
-                found: kind.to_owned(),
-                comes_later: true,
-            });
+            return Err(Problem::RopeType { found: kind.to_owned(), comes_later: true });
         }
         _ => {
-            return Err(Problem::RopeType {
-                found: kind.to_owned(),
-                comes_later: false,
-            });
+            return Err(Problem::RopeType { found: kind.to_owned(), comes_later: false });
         }
     };
     check_unread(&inner, kind, row, notes)?;
-    Ok(RopeSpec {
-        rotary_dim: rotary_dim(head_dim, partial)?,
-        rope_theta,
-        scaling,
-    })
+    Ok(RopeSpec { rotary_dim: rotary_dim(head_dim, partial)?, rope_theta, scaling })
 }
 
 /// The object that describes scaling, and what its fields are called in messages.
-fn scaling_object<'a>(
-    fields: &Fields<'a>,
-) -> Result<(&'static str, Option<&'a Map<String, Value>>), Problem> {
+fn scaling_object<'a>(fields: &Fields<'a>) -> Result<(&'static str, Option<&'a Object>), Problem> {
     let older = fields.object("rope_scaling")?;
     let newer = fields.object("rope_parameters")?;
     match (older, newer) {
