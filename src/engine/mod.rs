@@ -184,6 +184,7 @@ impl Error {
 pub struct Builder {
     pages: Arc<dyn Pages>,
     device: String,
+    backend: Option<Arc<dyn Backend>>,
     context: Option<u32>,
     kv_format: KvFormat,
     sequences: u32,
@@ -203,6 +204,7 @@ impl Engine {
         Builder {
             pages,
             device: "auto".into(),
+            backend: None,
             context: None,
             kv_format: KvFormat::BF16,
             sequences: 1,
@@ -311,6 +313,14 @@ impl Builder {
         self
     }
 
+    /// A device that is open already; it may hold several engines, and is asked instead of
+    /// [`Builder::device`].
+    #[must_use]
+    pub fn backend(mut self, backend: Arc<dyn Backend>) -> Self {
+        self.backend = Some(backend);
+        self
+    }
+
     /// Positions a sequence may reach; by default what the model was trained for, at most 8,192.
     #[must_use]
     pub fn context(mut self, tokens: Option<u32>) -> Self {
@@ -366,7 +376,7 @@ impl Builder {
     pub fn plan(&self) -> crate::Result<(ModelSpec, Plan, Purposes)> {
         let manifest = self.pages.manifest();
         let spec = ModelSpec::from_json(&manifest.spec)?;
-        let trained = spec.max_position_embeddings;
+        let trained = spec.longest_context();
         let context = self.context.unwrap_or(trained.min(DEFAULT_CONTEXT));
         if context > trained {
             return Err(Error::ContextBeyondTraining { asked: context, trained }.into());
@@ -396,7 +406,10 @@ impl Builder {
             let context = plan.options.context;
             return Err(Error::Budget { purposes, budget, context }.into());
         }
-        let backend = backend::open(&self.device)?;
+        let backend = match &self.backend {
+            Some(backend) => Arc::clone(backend),
+            None => backend::open(&self.device)?,
+        };
         tracing::info!(
             device = %backend.info().name,
             weights = purposes.weights,
@@ -405,29 +418,32 @@ impl Builder {
             context = plan.options.context,
             "plan chosen"
         );
-        let mut bindings = load::weights(&*backend, &*self.pages, &plan, self.progress.as_deref())?;
-        for (name, bytes) in buffers(&spec, &plan, self.outputs) {
-            if let std::collections::btree_map::Entry::Vacant(entry) = bindings.entry(name) {
-                let buffer = backend.alloc(bytes, Tier::Device, &format!("{name:?}"))?;
-                entry.insert(Slice { buffer, offset: 0, len: bytes });
-            }
-        }
+        let bindings = load::weights(&*backend, &*self.pages, &plan, self.progress.as_deref())?;
         let pool = BlockPool::new(plan.kv.first().map_or(0, |kv| kv.blocks));
         let free_slots = (0..plan.options.sequences).rev().collect();
         let mut end_ids: Vec<u32> =
             spec.eos_token_ids.iter().chain(&self.end_ids).copied().collect();
         end_ids.sort_unstable();
         end_ids.dedup();
-        let engine = Engine(Arc::new(Inner {
+        // Whatever fails from here on, the engine's drop gives back what it holds.
+        let mut inner = Inner {
             backend,
             spec,
             plan,
             profile: self.pages.manifest().provenance.profile.clone(),
             outputs: self.outputs,
-            load_seconds: start.elapsed().as_secs_f64(),
+            load_seconds: 0.0,
             bindings,
             state: Mutex::new(State { programs: HashMap::new(), pool, free_slots }),
-        }));
+        };
+        for (name, bytes) in buffers(&inner.spec, &inner.plan, self.outputs) {
+            if let std::collections::btree_map::Entry::Vacant(entry) = inner.bindings.entry(name) {
+                let buffer = inner.backend.alloc(bytes, Tier::Device, &format!("{name:?}"))?;
+                entry.insert(Slice { buffer, offset: 0, len: bytes });
+            }
+        }
+        inner.load_seconds = start.elapsed().as_secs_f64();
+        let engine = Engine(Arc::new(inner));
         load::tables(&engine, &end_ids)?;
         Ok(engine)
     }
@@ -468,14 +484,13 @@ fn largest_bucket(spec: &ModelSpec, context: u32, outputs: Outputs) -> u32 {
 fn buffers(spec: &ModelSpec, plan: &Plan, outputs: Outputs) -> BTreeMap<BufferName, u64> {
     let kv_capacity = plan.options.context;
     let rows = largest_bucket(spec, kv_capacity, outputs);
-    let prefill = match outputs {
-        Outputs::Ids => StepShape { rows, logits: LogitRows::One, ..decode_shape(kv_capacity) },
-        Outputs::Logits { hidden } => {
-            StepShape { rows, sample: false, hidden, ..decode_shape(kv_capacity) }
-        }
-    };
+    let prefill = StepShape { rows, logits: LogitRows::One, ..decode_shape(kv_capacity) };
+    let mut shapes = vec![decode_shape(kv_capacity), prefill];
+    if let Outputs::Logits { hidden } = outputs {
+        shapes.push(StepShape { logits: LogitRows::All, sample: false, hidden, ..prefill });
+    }
     let mut largest = BTreeMap::new();
-    for shape in [decode_shape(kv_capacity), prefill] {
+    for shape in shapes {
         for buffer in decoder::build(spec, plan, shape).buffers {
             let bytes = largest.entry(buffer.name).or_insert(0);
             *bytes = buffer.bytes.max(*bytes);

@@ -72,7 +72,7 @@ impl Session {
     }
 
     /// Sets how ids are drawn. `bias` is added to single logits; `mask` has a bit for every token that may
-    /// be drawn.
+    /// be drawn, and tokens beyond its end may not.
     ///
     /// **Errors**: [`Error::EmptyMask`], [`Error::TooManyBiases`].
     pub fn configure(
@@ -90,17 +90,12 @@ impl Session {
         settings.bias_count = bias.len() as u32;
         settings.flags &= !SamplerRecord::MASKED;
         if let Some(mask) = mask {
+            let mask = whole_mask(mask, self.engine.0.spec.vocab_size);
             if mask.iter().all(|&word| word == 0) {
                 return Err(Error::EmptyMask.into());
             }
             settings.flags |= SamplerRecord::MASKED;
-            let words = self.engine.0.spec.vocab_size.div_ceil(32) as usize;
-            self.write(
-                BufferName::Mask,
-                words * 4,
-                0,
-                bytemuck::cast_slice(&mask[..mask.len().min(words)]),
-            )?;
+            self.write(BufferName::Mask, mask.len() * 4, 0, bytemuck::cast_slice(&mask))?;
         }
         let bias: Vec<[u32; 2]> = bias.iter().map(|(id, bias)| [*id, bias.to_bits()]).collect();
         self.write(BufferName::Bias, max as usize * 8, 0, bytemuck::cast_slice(&bias))?;
@@ -121,6 +116,7 @@ impl Session {
         self.discard()?;
         self.check_tokens(tokens)?;
         self.grow(tokens.len())?;
+        self.drawn = None;
         let largest =
             largest_bucket(&self.engine.0.spec, self.engine.context(), self.engine.0.outputs);
         let mut rest = tokens;
@@ -173,6 +169,7 @@ impl Session {
             return Err(Error::ContextFull { needed, context }.into());
         };
         self.tokens.push(drawn);
+        self.drawn = None;
         self.take_drawn(read)
     }
 
@@ -206,9 +203,9 @@ impl Session {
         sink: &mut dyn FnMut(LogitsChunk) -> crate::Result<()>,
     ) -> crate::Result<()> {
         self.discard()?;
-        self.drawn = None;
         self.check_tokens(tokens)?;
         self.grow(tokens.len())?;
+        self.drawn = None;
         let hidden = self.engine.0.outputs == super::Outputs::Logits { hidden: true };
         let spec = &self.engine.0.spec;
         let (vocab, width) = (spec.vocab_size, spec.hidden_size);
@@ -386,6 +383,16 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// A mask of exactly the words the vocabulary has, without bits beyond it.
+fn whole_mask(mask: &[u32], vocab: u32) -> Vec<u32> {
+    let mut words: Vec<u32> = mask.iter().copied().take(vocab.div_ceil(32) as usize).collect();
+    words.resize(vocab.div_ceil(32) as usize, 0);
+    if let Some(last) = words.last_mut().filter(|_| !vocab.is_multiple_of(32)) {
+        *last &= (1 << (vocab % 32)) - 1;
+    }
+    words
 }
 
 impl Drop for Session {

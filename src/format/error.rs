@@ -330,7 +330,7 @@ impl Error {
         let hint = match self {
             Error::Io { source, .. } => match source.kind() {
                 std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                    "the disk is full; free some space, then go on with --resume"
+                    "the disk is full; free some space and run the command again ('thin convert' goes on with --resume)"
                 }
                 std::io::ErrorKind::NotFound => "check the path",
                 _ => return None,

@@ -93,6 +93,34 @@ impl Geometry {
         {
             part_rows /= 2;
         }
+        Self::in_parts(format, rows, cols, planes, part_rows)
+    }
+
+    /// The same matrix cut into parts of at most `part_rows` rows, a power of two. Archives always hold the
+    /// largest parts, and a reader refuses others; smaller ones let a test cross the borders between parts,
+    /// or put them into several buffers, without a matrix of 32 MiB.
+    ///
+    /// `None` for a `small` page, or where `part_rows` is no power of two or larger than the parts are.
+    #[must_use]
+    pub fn with_part_rows(&self, part_rows: u64) -> Option<Self> {
+        if self.is_small() || !part_rows.is_power_of_two() || part_rows > self.part_rows {
+            return None;
+        }
+        let planes: Vec<(PlaneKind, u64)> =
+            self.planes.iter().map(|plane| (plane.kind, plane.row_bytes)).collect();
+        let mut cut = Self::in_parts(self.format, self.rows, self.cols, &planes, part_rows)?;
+        cut.quantization.clone_from(&self.quantization);
+        Some(cut)
+    }
+
+    /// The planes placed in parts of `part_rows` rows.
+    fn in_parts(
+        format: Format,
+        rows: u64,
+        cols: u64,
+        planes: &[(PlaneKind, u64)],
+        part_rows: u64,
+    ) -> Option<Self> {
         let planes = place(planes, rows, rows.min(part_rows))?;
         let last = planes.last()?;
         let part_bytes =
@@ -302,6 +330,21 @@ mod tests {
         let payload = geometry.payload_bytes();
         assert!(geometry.bytes() - payload <= payload / 50, "{geometry:?}");
         assert!(geometry.part_stride <= MAX_PART_BYTES);
+    }
+
+    #[test]
+    fn a_matrix_cut_smaller_keeps_its_rows_and_is_no_archive_layout() {
+        let whole = Geometry::matrix(Format::F16, 300, 40).expect("fits");
+
+        let cut = whole.with_part_rows(64).expect("a power of two");
+
+        // 64 rows of 80 bytes are 5,120, so parts are two alignments apart; 300 = 4 * 64 + 44.
+        assert_eq!((cut.parts(), cut.part_stride, cut.rows_of(4)), (5, 8_192, 44));
+        assert_eq!(cut.row_offset(&cut.planes[0], 65), 8_192 + 80);
+        assert_eq!(cut.payload_bytes(), whole.payload_bytes());
+        assert!(!cut.is_consistent());
+        assert_eq!(whole.with_part_rows(48), None);
+        assert_eq!(whole.with_part_rows(1024), None);
     }
 
     #[test]

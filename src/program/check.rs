@@ -53,7 +53,7 @@ pub enum Fault {
         /// Bytes needed.
         expected: u64,
     },
-    /// A buffer is read and written in one op through different views.
+    /// A buffer is read and written in one op, and not in place.
     #[error("{buffer:?} is both read and written")]
     Aliased {
         /// The buffer.
@@ -64,6 +64,12 @@ pub enum Fault {
     Missing {
         /// "group" or "vector".
         what: &'static str,
+    },
+    /// A group's runs do not hold every part once, in order.
+    #[error("the runs of its group do not hold its {parts} parts one after the other")]
+    Runs {
+        /// Parts of the group.
+        parts: u64,
     },
     /// Segments do not cover the ops one after the other.
     #[error("segments leave it out")]
@@ -94,12 +100,63 @@ fn check_op(program: &Program, index: usize, op: &Op) -> Result<(), Fault> {
     for view in read.iter().chain(&written) {
         inside(program, view)?;
     }
-    for out in &written {
-        if read.iter().any(|view| view.buffer == out.buffer && view != out) {
-            return Err(Fault::Aliased { buffer: out.buffer });
+    for view in &read {
+        if written.iter().any(|out| view.buffer == out.buffer && !in_place(op, view, out)) {
+            return Err(Fault::Aliased { buffer: view.buffer });
         }
     }
+    let (read, written) = op.tables();
+    for &table in read.iter().chain(&written) {
+        listed(program, table, 1)?;
+    }
+    for id in op.groups() {
+        check_runs(program, id)?;
+    }
     check_shapes(program, op)
+}
+
+/// Whether an op may read `view` although it writes `out` of the same buffer.
+fn in_place(op: &Op, view: &View, out: &View) -> bool {
+    match op {
+        Op::RmsNorm { .. } | Op::AddBias { .. } | Op::Rope { .. } => view == out,
+        Op::Add { x, y } => view == out && x.buffer != y.buffer,
+        Op::Embed { .. }
+        | Op::MatMul { .. }
+        | Op::KvAppend { .. }
+        | Op::Attention { .. }
+        | Op::GatedAct { .. }
+        | Op::CheckFinite { .. }
+        | Op::Keep { .. }
+        | Op::SelectRows { .. }
+        | Op::Sample { .. }
+        | Op::Advance => false,
+    }
+}
+
+/// The runs of a group hold its parts one after the other, each in a buffer that is large enough.
+fn check_runs(program: &Program, id: GroupId) -> Result<(), Fault> {
+    let weight = group(program, id)?;
+    let parts = weight.geometry.parts();
+    let mut next = 0;
+    for (run, range) in (0u32..).zip(&weight.runs) {
+        let bytes = weight.run_bytes(run as usize).filter(|_| range.start == next);
+        listed(
+            program,
+            BufferName::Weight { group: id, run },
+            bytes.ok_or(Fault::Runs { parts })?,
+        )?;
+        next = range.end;
+    }
+    if u64::from(next) == parts { Ok(()) } else { Err(Fault::Runs { parts }) }
+}
+
+/// A buffer is listed with at least so many bytes.
+fn listed(program: &Program, buffer: BufferName, expected: u64) -> Result<(), Fault> {
+    let found = program.buffer(buffer).map_or(0, |buffer| buffer.bytes);
+    if found < expected {
+        return Err(Fault::Buffer { buffer, found, expected });
+    }
+    Ok(())
 }
 
 fn inside(program: &Program, view: &View) -> Result<(), Fault> {
@@ -133,16 +190,22 @@ fn check_shapes(program: &Program, op: &Op) -> Result<(), Fault> {
             vector(program, bias)?;
             same("x", x.width, u64::from(bias.len))
         }
-        Op::Rope { x, head_dim, rotary_dim, .. } => {
-            same("rotary part", (*rotary_dim).min(*head_dim), u64::from(*rotary_dim))?;
-            same("x", x.width, u64::from(x.width / head_dim * head_dim))
+        Op::Rope { x, table, head_dim, rotary_dim, .. } => {
+            same("rotary part", (*rotary_dim).min(*head_dim) / 2 * 2, u64::from(*rotary_dim))?;
+            listed(program, BufferName::Rope { table: *table }, u64::from(*rotary_dim) / 2 * 4)?;
+            let heads = x.width / (*head_dim).max(1);
+            same("x", x.width, u64::from(heads) * u64::from(*head_dim))
         }
-        Op::KvAppend { k, v, kv, .. } => {
+        Op::KvAppend { k, v, layer, kv } => {
+            listed(program, BufferName::Kv { layer: *layer }, kv.bytes())?;
             let width = u64::from(kv.kv_heads) * u64::from(kv.head_dim);
             same("k", k.width, width)?;
             same("v", v.width, width)
         }
-        Op::Attention { q, out, kv, heads, .. } => {
+        Op::Attention { q, out, layer, kv, heads, .. } => {
+            listed(program, BufferName::Kv { layer: *layer }, kv.bytes())?;
+            let shared = u64::from(*heads / kv.kv_heads.max(1));
+            same("heads", *heads, shared * u64::from(kv.kv_heads))?;
             let width = u64::from(*heads) * u64::from(kv.head_dim);
             same("q", q.width, width)?;
             same("out", out.width, width)

@@ -49,6 +49,19 @@ pub struct Weight {
     pub runs: Vec<Range<u32>>,
 }
 
+impl Weight {
+    /// Bytes that the buffer of a run must have: its parts at full stride, the last one to its last row.
+    /// `None` where the run is not there, or names parts that are not.
+    #[must_use]
+    pub fn run_bytes(&self, run: usize) -> Option<u64> {
+        let parts = self.runs.get(run)?;
+        let last = u64::from(parts.end).checked_sub(1)?;
+        let before = last.checked_sub(u64::from(parts.start))?;
+        (last < self.geometry.parts())
+            .then(|| before * self.geometry.part_stride + self.geometry.part_bytes(last))
+    }
+}
+
 /// The buckets a program is built for. Another bucket is another program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StepShape {

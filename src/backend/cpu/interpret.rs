@@ -15,8 +15,8 @@ use super::storage::{Bound, Numbers, ReadGuard, kv_row};
 use crate::format::NONE;
 use crate::plan::{GroupId, KV_BLOCK, KvLayout};
 use crate::program::{
-    BufferName, ID_RING, IdRecord, MAX_BIAS, Op, Program, RowSet, SamplerRecord, StepRow,
-    VectorRef, View,
+    BufferName, ID_RING, IdRecord, LogitRows, MAX_BIAS, Op, Program, RowSet, SamplerRecord,
+    StepRow, VectorRef, View,
 };
 
 /// A program and the memory it was bound to.
@@ -56,7 +56,7 @@ impl Compiled {
             Op::Embed { table, out } => self.embed(&step, *table, out),
             Op::RmsNorm { x, weight, out, eps, rows } => {
                 let weight = self.vector(weight);
-                self.map_rows(&rows_of(&step, *rows), x, out, |x, out| {
+                self.map_rows(&self.rows_of(&step, *rows), x, out, |x, out| {
                     for (x, out) in
                         x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len()))
                     {
@@ -65,7 +65,7 @@ impl Compiled {
                 });
             }
             Op::MatMul { weight, x, out, rows } => {
-                self.matmul(&rows_of(&step, *rows), *weight, x, out);
+                self.matmul(&self.rows_of(&step, *rows), *weight, x, out);
             }
             Op::AddBias { x, bias } => {
                 let bias = self.vector(bias);
@@ -87,14 +87,14 @@ impl Compiled {
                 self.attention(&step, q, out, &call);
             }
             Op::GatedAct { x, out, act } => {
-                self.map_rows(&rows_of(&step, RowSet::Step), x, out, |x, out| {
+                self.map_rows(&self.rows_of(&step, RowSet::Step), x, out, |x, out| {
                     kernels::gated_act::gated_act(x, *act, out);
                 });
             }
             Op::Add { x, y } => {
                 let other = self.bound(y.buffer).read();
                 let other = other.cast::<f32>();
-                let rows = rows_of(&step, RowSet::Step);
+                let rows = self.rows_of(&step, RowSet::Step);
                 let mut buffer = self.bound(x.buffer).write();
                 let numbers = buffer.cast::<f32>();
                 for (index, _) in rows {
@@ -103,7 +103,7 @@ impl Compiled {
             }
             Op::CheckFinite { x, layer } => self.check_finite(&step, x, *layer),
             Op::Keep { x, out } => {
-                self.map_rows(&rows_of(&step, RowSet::Step), x, out, kernels::keep::keep);
+                self.map_rows(&self.rows_of(&step, RowSet::Step), x, out, kernels::keep::keep);
             }
             Op::SelectRows { x, out } => self.select_rows(&step, x, out),
             Op::Sample { logits, rows, context } => self.sample(&step, logits, *rows, *context),
@@ -120,7 +120,7 @@ impl Compiled {
                 let token = if row.token & StepRow::FROM_SLOT == 0 {
                     row.token
                 } else {
-                    drawn.get(slot).copied().unwrap_or(0)
+                    clamped(drawn, slot)
                 };
                 kernels::embed::embed(table, token, out);
             });
@@ -157,7 +157,7 @@ impl Compiled {
         for (view, values) in [(k, false), (v, true)] {
             let source = self.bound(view.buffer).read();
             let source = source.cast::<f32>();
-            for (index, row) in rows_of(step, RowSet::Step) {
+            for (index, row) in self.rows_of(step, RowSet::Step) {
                 let block = block_of(table.cast(), &row, row.position, kv);
                 let heads = columns(source, view, index).chunks_exact(kv.head_dim as usize);
                 for (head, numbers) in (0..kv.kv_heads).zip(heads) {
@@ -175,9 +175,9 @@ impl Compiled {
         let pool = self.bound(BufferName::Kv { layer: call.layer }).read();
         let queries = self.bound(q.buffer).read();
         let queries = queries.cast::<f32>();
-        let rows = rows_of(step, RowSet::Step);
+        let rows = self.rows_of(step, RowSet::Step);
         let shared = call.heads / kv.kv_heads;
-        let capacity = (table.cast::<u32>().len() as u32).saturating_mul(KV_BLOCK);
+        let capacity = self.program.shape.kv_capacity;
 
         let width = out.width as usize;
         let mut results = vec![0.0; rows.len() * width];
@@ -214,7 +214,8 @@ impl Compiled {
     fn check_finite(&self, step: &[StepRow], x: &View, layer: u32) {
         let numbers = self.bound(x.buffer).read();
         let numbers = numbers.cast::<f32>();
-        let finite = rows_of(step, RowSet::Step)
+        let finite = self
+            .rows_of(step, RowSet::Step)
             .iter()
             .all(|(index, _)| kernels::check_finite::check_finite(columns(numbers, x, *index)));
         if !finite {
@@ -230,9 +231,8 @@ impl Compiled {
         let numbers = numbers.cast::<f32>();
         let mut output = self.bound(out.buffer).write();
         let output = output.cast::<f32>();
-        let room = output.len() / out.stride as usize;
         for (packed, row) in
-            kernels::select_rows::select_rows(step).into_iter().take(room).enumerate()
+            kernels::select_rows::select_rows(step).into_iter().take(self.emitted()).enumerate()
         {
             columns_mut(output, out, packed).copy_from_slice(columns(numbers, x, row));
         }
@@ -253,7 +253,7 @@ impl Compiled {
         let words = logits.width.div_ceil(32) as usize;
         let stride = context as usize + 1;
 
-        for (index, row) in rows_of(step, rows).into_iter().filter(|(_, row)| row.emits()) {
+        for (index, row) in self.rows_of(step, rows).into_iter().filter(|(_, row)| row.emits()) {
             let slot = row.sampler_slot as usize;
             let Some(settings) = samplers.cast::<SamplerRecord>().get(slot) else { continue };
             let past = (row.position as usize + 1).min(context as usize);
@@ -314,6 +314,26 @@ impl Compiled {
         }
     }
 
+    /// The rows an op works on: index in its buffers, and the step row behind it.
+    fn rows_of(&self, step: &[StepRow], rows: RowSet) -> Rows {
+        let step = step.iter().copied();
+        match rows {
+            RowSet::Step => step.enumerate().filter(|(_, row)| row.is_active()).collect(),
+            RowSet::Emitted => {
+                step.filter(StepRow::emits).enumerate().take(self.emitted()).collect()
+            }
+        }
+    }
+
+    /// Rows that packed buffers have room for.
+    fn emitted(&self) -> usize {
+        match self.program.shape.logits {
+            LogitRows::None => 0,
+            LogitRows::One => 1,
+            LogitRows::All => self.program.shape.rows as usize,
+        }
+    }
+
     /// out = f(x) row by row; x and out may be the same view.
     fn map_rows(&self, rows: &Rows, x: &View, out: &View, f: impl Fn(&[f32], &mut [f32])) {
         if x.buffer == out.buffer {
@@ -338,7 +358,7 @@ impl Compiled {
     fn change_rows(&self, step: &[StepRow], x: &View, f: impl Fn(&mut [f32], &StepRow)) {
         let mut buffer = self.bound(x.buffer).write();
         let numbers = buffer.cast::<f32>();
-        for (index, row) in rows_of(step, RowSet::Step) {
+        for (index, row) in self.rows_of(step, RowSet::Step) {
             f(columns_mut(numbers, x, index), &row);
         }
     }
@@ -371,27 +391,20 @@ struct Attention<'a> {
     window: Option<u32>,
 }
 
-/// The rows an op works on: index in its buffers, and the step row behind it.
-fn rows_of(step: &[StepRow], rows: RowSet) -> Rows {
-    match rows {
-        RowSet::Step => {
-            step.iter().copied().enumerate().filter(|(_, row)| row.is_active()).collect()
-        }
-        RowSet::Emitted => {
-            step.iter().copied().filter(StepRow::emits).enumerate().take(1).collect()
-        }
-    }
-}
-
-/// The physical block of a position, clamped to the pool.
+/// The physical block of a position: the index into the table and what is found there are clamped.
 fn block_of(table: &[u32], row: &StepRow, position: u32, kv: &KvLayout) -> u32 {
     let entry = row.block_table_base as usize + (position / KV_BLOCK) as usize;
-    table.get(entry).copied().unwrap_or(0).min(kv.blocks.saturating_sub(1))
+    clamped(table, entry).min(kv.blocks.saturating_sub(1))
+}
+
+/// An entry of a table that is indexed by a number from memory; its last one where there are fewer.
+fn clamped(table: &[u32], index: usize) -> u32 {
+    table.get(index.min(table.len().saturating_sub(1))).copied().unwrap_or(0)
 }
 
 /// Where a row's record goes in the ring of its slot.
 fn ring(row: &StepRow) -> usize {
-    (row.sampler_slot * ID_RING + row.position % ID_RING) as usize
+    row.sampler_slot as usize * ID_RING as usize + (row.position % ID_RING) as usize
 }
 
 fn columns<'a>(numbers: &'a [f32], view: &View, row: usize) -> &'a [f32] {
