@@ -103,7 +103,8 @@ fn default_name(source: &Source) -> Result<PathBuf, Error> {
         Source::Path(path) => {
             // `.` and `..` have no name of their own.
             let whole = path.canonicalize().unwrap_or_else(|_| path.clone());
-            let folder = if whole.is_dir() { Some(whole) } else { whole.parent().map(Path::to_owned) };
+            let folder =
+                if whole.is_dir() { Some(whole) } else { whole.parent().map(Path::to_owned) };
             folder.as_deref().and_then(Path::file_name).map(PathBuf::from)
         }
     };
@@ -199,7 +200,8 @@ impl Pages for WithTokenizer {
     }
 
     fn read(&self, page: PageId, out: &mut [u8]) -> Result<(), thintensor::Error> {
-        let Some((first, bytes)) = self.added.iter().rev().find(|(first, _)| *first <= page.0) else {
+        let Some((first, bytes)) = self.added.iter().rev().find(|(first, _)| *first <= page.0)
+        else {
             return self.pages.read(page, out);
         };
         let start = (page.0 - first) as usize * format::MAX_PART_BYTES as usize;

@@ -15,8 +15,8 @@ use thintensor::quant::{Format, QuantizationDescriptor};
 use super::args::InspectArgs;
 use super::error::{Error, Exit};
 use super::model::{self, Source};
-use super::stats::{self, Total, totals};
 use super::report;
+use super::stats::{self, Total, totals};
 
 /// Rows of the prefill program that is shown.
 const PREFILL_ROWS: u32 = 32;
@@ -123,7 +123,10 @@ impl View<'_> {
         let mut text = report::fields(&[
             ("model", self.pages.name().to_owned()),
             ("kind", (if self.archive { ".thin archive" } else { "checkpoint" }).to_owned()),
-            ("parameters", format!("{} ({})", report::parameters(parameters), report::grouped(parameters))),
+            (
+                "parameters",
+                format!("{} ({})", report::parameters(parameters), report::grouped(parameters)),
+            ),
             ("profile", manifest.provenance.profile.clone()),
             ("exact storage", exact.to_owned()),
         ]);
@@ -191,7 +194,8 @@ fn precision(manifest: &Manifest, pages: &[PageRecord]) -> Vec<Precision> {
                 runtime: geometry.quantization.clone(),
             };
             let same = |other: &Precision| {
-                (&other.role, &other.source, &other.runtime) == (&row.role, &row.source, &row.runtime)
+                (&other.role, &other.source, &other.runtime)
+                    == (&row.role, &row.source, &row.runtime)
             };
             if !rows.iter().any(same) {
                 rows.push(row);

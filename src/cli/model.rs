@@ -265,7 +265,9 @@ fn fitting_context(
 /// Says once, and clearly, that `auto` found no GPU.
 fn tell_device(engine: &Engine, asked: &str) {
     if asked.eq_ignore_ascii_case("auto") && engine.device().kind == "cpu" {
-        report::warn("this version has no GPU backend: running on the CPU (--device cpu says so)");
+        report::warn(
+            "this version has no GPU backend: running on the CPU (--device cpu asks for it without this line)",
+        );
     }
 }
 

@@ -116,14 +116,22 @@ pub(crate) fn table(totals: &[Total]) -> String {
             ]
         })
         .collect();
-    let header = ["role", "format", "groups", "pages", "parameters", "payload bytes", "stored bytes"];
+    let header =
+        ["role", "format", "groups", "pages", "parameters", "payload bytes", "stored bytes"];
     report::table(&header, &rows)
 }
 
 fn text(stats: &Stats) -> String {
     let fields = report::fields(&[
         ("archive", stats.archive.clone()),
-        ("file", format!("{} bytes ({})", report::grouped(stats.file_bytes), report::bytes(stats.file_bytes))),
+        (
+            "file",
+            format!(
+                "{} bytes ({})",
+                report::grouped(stats.file_bytes),
+                report::bytes(stats.file_bytes)
+            ),
+        ),
         ("pages", report::grouped(stats.pages)),
         ("parameters", report::grouped(stats.parameters)),
         ("payload", format!("{} bytes", report::grouped(stats.payload_bytes))),

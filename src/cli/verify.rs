@@ -1,7 +1,7 @@
 //! `thin verify`: every byte of an archive looked at.
 
-use thintensor::format::verify::{Check, Report, Status, verify as check};
 use thintensor::format::Event;
+use thintensor::format::verify::{Check, Report, Status, verify as check};
 
 use super::args::VerifyArgs;
 use super::error::{Error, Exit};
