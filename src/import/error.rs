@@ -72,7 +72,7 @@ pub enum Error {
     Json { path: PathBuf, problem: serde_json::Error },
     /// A config.json that cannot be used.
     #[error("'{}': {problem}", path.display())]
-    Config { path: PathBuf, problem: config::Problem },
+    Config { path: PathBuf, problem: Box<config::Problem> },
     /// A config.json with a number that cannot be right.
     #[error("'{}': {problem}", path.display())]
     Spec { path: PathBuf, problem: SpecError },

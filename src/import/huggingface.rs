@@ -80,7 +80,10 @@ fn file_names(folder: &Path) -> Result<BTreeSet<String>, Error> {
 
 fn read_config(folder: &Path, names: &BTreeSet<String>) -> Result<Config, Error> {
     let path = folder.join("config.json");
-    let wrong = |path: &Path, problem: Problem| Error::Config { path: path.to_owned(), problem };
+    let wrong = |path: &Path, problem: Problem| Error::Config {
+        path: path.to_owned(),
+        problem: Box::new(problem),
+    };
     let object: Map<String, Value> = json::read(&path, json::MAX_CONFIG_BYTES)?;
     let mut config = config::read(&object).map_err(|problem| wrong(&path, problem))?;
     if names.contains("generation_config.json") {
