@@ -8,6 +8,7 @@ use std::time::Instant;
 use thintensor::engine::{Builder, DEFAULT_CONTEXT, Engine, Outputs};
 use thintensor::format::{Archive, Pages};
 use thintensor::generate::Model;
+use thintensor::import::{self, Kind, Purpose};
 use thintensor::model::ModelSpec;
 use thintensor::plan::KvFormat;
 
@@ -135,9 +136,39 @@ fn near_names(path: &Path) -> Vec<String> {
 /// **Errors**: it is not a model this version can read.
 pub(crate) fn open_pages(source: &Source) -> Result<Arc<dyn Pages>, Error> {
     match source {
-        Source::Demo => Err(Error::usage("this build has no demo model", "give a model")),
-        Source::Path(path) => Ok(Arc::new(Archive::open(path).map_err(thintensor::Error::from)?)),
+        Source::Demo => Ok(Arc::new(demo()?)),
+        Source::Path(path) if is_archive(path)? => Ok(Arc::new(open_archive(source)?)),
+        Source::Path(path) => {
+            let opened = import::open_for(path, Purpose::Run)?;
+            for note in &opened.notes {
+                report::note(note);
+            }
+            Ok(Arc::from(opened.pages))
+        }
     }
+}
+
+/// A model that must be an archive.
+///
+/// **Errors**: it is something else, or damaged.
+pub(crate) fn open_archive(source: &Source) -> Result<Archive, Error> {
+    match source {
+        Source::Demo => demo(),
+        Source::Path(path) => Ok(Archive::open(path).map_err(thintensor::Error::from)?),
+    }
+}
+
+/// Whether a path is a `.thin` archive.
+///
+/// **Errors**: it is nothing that can be a model.
+pub(crate) fn is_archive(path: &Path) -> Result<bool, Error> {
+    Ok(import::detect(path).map_err(thintensor::Error::from)? == Kind::Archive)
+}
+
+/// The built-in model.
+fn demo() -> Result<Archive, Error> {
+    static BYTES: &[u8] = include_bytes!("../../assets/demo.thin");
+    Ok(Archive::from_static(BYTES, DEMO).map_err(thintensor::Error::from)?)
 }
 
 /// What a model is opened for.
@@ -234,7 +265,9 @@ fn fitting_context(
 /// Says once, and clearly, that `auto` found no GPU.
 fn tell_device(engine: &Engine, asked: &str) {
     if asked.eq_ignore_ascii_case("auto") && engine.device().kind == "cpu" {
-        report::warn("this version has no GPU backend: running on the CPU (--device cpu says so)");
+        report::warn(
+            "this version has no GPU backend: running on the CPU (--device cpu asks for it without this line)",
+        );
     }
 }
 
