@@ -89,7 +89,7 @@ fn fitting(source: &model::Source, tokens: usize) -> Result<u32, Error> {
     let pages = model::open_pages(source)?;
     let spec = thintensor::model::ModelSpec::from_json(&pages.manifest().spec)
         .map_err(thintensor::Error::from)?;
-    let trained = spec.max_position_embeddings;
+    let trained = spec.longest_context();
     match u32::try_from(tokens) {
         Ok(tokens) if tokens <= trained => Ok(tokens.max(1)),
         _ => Err(prompt::too_long(tokens, trained, trained)),

@@ -239,7 +239,7 @@ fn fitting_context(
         return Ok(wanted.context);
     };
     let spec = ModelSpec::from_json(&pages.manifest().spec).map_err(thintensor::Error::from)?;
-    let usual = spec.max_position_embeddings.min(DEFAULT_CONTEXT);
+    let usual = spec.longest_context().min(DEFAULT_CONTEXT);
     let mut context = usual;
     loop {
         let builder = Engine::builder(Arc::clone(pages));
