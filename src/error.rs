@@ -7,6 +7,9 @@ pub enum Error {
     /// An archive is damaged, foreign or of a newer version.
     #[error(transparent)]
     Format(#[from] crate::format::Error),
+    /// A source cannot be read.
+    #[error(transparent)]
+    Import(#[from] crate::import::Error),
     /// A model description has a number that cannot be right.
     #[error(transparent)]
     Spec(#[from] crate::model::SpecError),
@@ -42,6 +45,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Format(error) => error.hint(),
+            Error::Import(error) => error.hint(),
             Error::Backend(error) => error.hint(),
             Error::Engine(error) => error.hint(),
             Error::Tokenizer(error) => error.hint(),

@@ -81,9 +81,10 @@ pub struct Parser {
 #[derive(Debug, Clone)]
 enum State {
     Plain,
-    /// In front of the reply; white space so far is in `held`.
+    /// In front of the reply, with the white space so far.
     BeforeThink {
         open: bool,
+        space: String,
     },
     Thinking {
         started: bool,
@@ -114,7 +115,7 @@ impl Parser {
     pub fn new(style: Style) -> Self {
         let state = match style {
             Style::Plain => State::Plain,
-            Style::Think { open } => State::BeforeThink { open },
+            Style::Think { open } => State::BeforeThink { open, space: String::new() },
             Style::Harmony => State::Header { role: String::new(), channel: None },
         };
         Self { state, held: String::new() }
@@ -125,11 +126,14 @@ impl Parser {
         let mut events = Vec::new();
         self.held.push_str(text);
         while let Some((place, marker)) = first_of(&self.held, self.markers()) {
-            let after = self.held.split_off(place + marker.len());
-            self.held.truncate(place);
-            let before = std::mem::replace(&mut self.held, after);
+            let rest = self.held.split_off(place);
+            let before = std::mem::replace(&mut self.held, rest);
             self.text(&before, &mut events);
-            self.marker(marker, &mut events);
+            // text in front may have decided that this is no marker any more
+            if self.markers().contains(&marker) {
+                self.held.drain(..marker.len());
+                self.marker(marker, &mut events);
+            }
         }
         let keep = partial_marker(&self.held, self.markers());
         let held = self.held.split_off(self.held.len() - keep);
@@ -163,8 +167,11 @@ impl Parser {
             State::Body { channel: Channel::Call { name, arguments } } => {
                 events.push(Event::ToolCall { name, arguments });
             }
-            State::Header { role, channel: None } if !role.is_empty() => {
-                events.push(Event::Content(role))
+            State::Header { role: unclaimed, channel: None }
+            | State::BeforeThink { open: false, space: unclaimed }
+                if !unclaimed.is_empty() =>
+            {
+                events.push(Event::Content(unclaimed))
             }
             _ => {}
         }
@@ -187,18 +194,19 @@ impl Parser {
         }
         match &mut self.state {
             State::Plain => events.push(Event::Content(text.to_owned())),
-            State::BeforeThink { open } => {
-                let open = *open;
-                let begins = text.trim_start();
-                if !begins.is_empty() {
-                    self.state =
-                        if open { State::Thinking { started: true } } else { State::Plain };
-                    events.push(if open {
-                        Event::Reasoning(begins.to_owned())
-                    } else {
-                        Event::Content(text.to_owned())
-                    });
+            State::BeforeThink { open, space } => {
+                space.push_str(text);
+                let begins = space.trim_start();
+                if begins.is_empty() {
+                    return;
                 }
+                let (next, event) = if *open {
+                    (State::Thinking { started: true }, Event::Reasoning(begins.to_owned()))
+                } else {
+                    (State::Plain, Event::Content(std::mem::take(space)))
+                };
+                self.state = next;
+                events.push(event);
             }
             State::Thinking { started } => {
                 let shown = if *started { text } else { text.trim_start() };
@@ -365,6 +373,200 @@ impl Reader {
             self.parser.push_literal(text)
         } else {
             self.parser.push(text)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::tokenizer::testing::{chatml, chatml_with, load};
+
+    const CHANNELS: &str = "<|channel|>analysis<|message|>think<|end|><|start|>assistant<|channel|>final<|message|>four<|return|>";
+
+    /// What a parser makes of these pieces: answer, reasoning, tool calls.
+    fn parse(style: Style, pieces: &[&str]) -> (String, String, Vec<(String, String)>) {
+        let mut parser = Parser::new(style);
+        let mut events: Vec<Event> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
+        events.extend(parser.finish());
+        sorted(events)
+    }
+
+    fn sorted(events: Vec<Event>) -> (String, String, Vec<(String, String)>) {
+        let mut out = (String::new(), String::new(), Vec::new());
+        for event in events {
+            match event {
+                Event::Content(text) => out.0.push_str(&text),
+                Event::Reasoning(text) => out.1.push_str(&text),
+                Event::ToolCall { name, arguments } => out.2.push((name, arguments)),
+            }
+        }
+        out
+    }
+
+    fn letters(text: &str) -> Vec<&str> {
+        text.char_indices().map(|(at, c)| &text[at..at + c.len_utf8()]).collect()
+    }
+
+    fn said(answer: &str, reasoning: &str) -> (String, String, Vec<(String, String)>) {
+        (answer.into(), reasoning.into(), Vec::new())
+    }
+
+    #[test]
+    fn plain_model_passes_text_through_at_once() {
+        let mut parser = Parser::new(Style::Plain);
+
+        assert_eq!(parser.push("a <th"), [Event::Content("a <th".into())]);
+        assert_eq!(parser.push("ink>"), [Event::Content("ink>".into())]);
+        assert_eq!(parser.finish(), []);
+    }
+
+    #[test]
+    fn r61_channels_give_answer_and_reasoning_without_markers() {
+        assert_eq!(parse(Style::Harmony, &[CHANNELS]), said("four", "think"));
+        assert_eq!(parse(Style::Harmony, &letters(CHANNELS)), said("four", "think"));
+    }
+
+    #[test]
+    fn r61_channels_from_ids_give_the_same_as_from_text() {
+        let markers: Vec<(&str, bool)> = HARMONY.iter().map(|marker| (*marker, true)).collect();
+        let tokenizer = load(&chatml_with(&markers));
+        let ids = tokenizer.encode(CHANNELS, false).expect("ids");
+        let mut reader = Reader::new(Arc::clone(&tokenizer), Style::Harmony);
+
+        let mut events: Vec<Event> = ids.iter().flat_map(|&id| reader.push(id)).collect();
+        events.extend(reader.finish());
+
+        assert_eq!(sorted(events), said("four", "think"));
+    }
+
+    #[test]
+    fn r61_marker_spelled_in_ordinary_tokens_is_text() {
+        let markers: Vec<(&str, bool)> = HARMONY.iter().map(|marker| (*marker, true)).collect();
+        let tokenizer = load(&chatml_with(&markers));
+        let mut ids = tokenizer.encode("<|channel|>final<|message|>", false).expect("ids");
+        ids.extend(tokenizer.encode_ordinary("<|end|> is a marker").expect("ids"));
+        let mut reader = Reader::new(tokenizer, Style::Harmony);
+
+        let mut events: Vec<Event> = ids.iter().flat_map(|&id| reader.push(id)).collect();
+        events.extend(reader.finish());
+
+        assert_eq!(sorted(events), said("<|end|> is a marker", ""));
+    }
+
+    #[test]
+    fn r61_commentary_with_a_recipient_is_a_tool_call() {
+        let call = ("functions.get_weather".to_owned(), r#"{"city":"Rome"}"#.to_owned());
+        let behind_channel = "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{\"city\":\"Rome\"}<|call|>";
+        let behind_role = "<|start|>assistant to=functions.get_weather<|channel|>commentary<|constrain|>json<|message|>{\"city\":\"Rome\"}<|call|>";
+        let unfinished =
+            "<|channel|>commentary to=functions.get_weather<|message|>{\"city\":\"Rome\"}";
+
+        for text in [behind_channel, behind_role, unfinished] {
+            assert_eq!(
+                parse(Style::Harmony, &letters(text)).2,
+                std::slice::from_ref(&call),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn r61_commentary_without_a_recipient_is_answer() {
+        assert_eq!(
+            parse(Style::Harmony, &["<|channel|>commentary<|message|>I will look.<|end|>"]),
+            said("I will look.", "")
+        );
+    }
+
+    #[test]
+    fn channel_model_that_writes_no_marker_loses_nothing() {
+        assert_eq!(parse(Style::Harmony, &["just", " text"]), said("just text", ""));
+    }
+
+    #[test]
+    fn think_block_in_front_is_reasoning() {
+        let text = "\n<think>\nhm < 3\n</think>\n\nfour </think> <think>";
+
+        assert_eq!(
+            parse(Style::Think { open: false }, &[text]),
+            said("four </think> <think>", "hm < 3\n")
+        );
+        assert_eq!(
+            parse(Style::Think { open: false }, &letters(text)),
+            said("four </think> <think>", "hm < 3\n")
+        );
+    }
+
+    #[test]
+    fn think_block_opened_by_the_prompt_is_reasoning_from_the_first_token() {
+        assert_eq!(
+            parse(Style::Think { open: true }, &["hm", "</th", "ink>", "\n\n", "four"]),
+            said("four", "hm")
+        );
+        assert_eq!(
+            parse(Style::Think { open: true }, &["<think>", "hm</think>four"]),
+            said("four", "hm")
+        );
+        assert_eq!(parse(Style::Think { open: true }, &["never closed"]), said("", "never closed"));
+    }
+
+    #[test]
+    fn answer_without_think_block_is_answer() {
+        assert_eq!(
+            parse(Style::Think { open: false }, &[" <b>four</b> <think>"]),
+            said(" <b>four</b> <think>", "")
+        );
+        assert_eq!(parse(Style::Think { open: false }, &["<thi"]), said("<thi", ""));
+        assert_eq!(parse(Style::Think { open: false }, &["  "]), said("  ", ""));
+    }
+
+    #[test]
+    fn think_tags_as_tokens_are_read_from_ids() {
+        let tokenizer = load(&chatml_with(&[("<think>", false), ("</think>", false)]));
+        let ids = tokenizer.encode("<think>\nhm</think>\n\nfour<|im_end|>", false).expect("ids");
+        let mut reader = Reader::new(tokenizer, Style::Think { open: false });
+
+        let mut events: Vec<Event> = ids.iter().flat_map(|&id| reader.push(id)).collect();
+        events.extend(reader.finish());
+
+        assert_eq!(sorted(events), said("four", "hm"));
+    }
+
+    #[test]
+    fn style_is_read_from_template_and_prompt() {
+        let style = |source: &str, prompt: &str| {
+            let assets =
+                crate::tokenizer::TextAssets { chat_template: Some(source.into()), ..chatml() };
+            let template = Template::from_assets(&assets).expect("a template");
+            let rendered = Rendered { ids: Vec::new(), text: prompt.to_owned() };
+            Style::of(&template, &load(&assets), &rendered)
+        };
+
+        assert_eq!(style("x", "<think>"), Style::Plain);
+        assert_eq!(style("<think>", "assistant\n<think>\n"), Style::Think { open: true });
+        assert_eq!(
+            style("<think>", "assistant\n<think>\n\n</think>\n\n"),
+            Style::Think { open: false }
+        );
+        assert_eq!(style("<|channel|><|message|>", ""), Style::Harmony);
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_never_change_the_result(
+            text in "(<think>|</think>|<\\|channel\\|>|<\\|message\\|>|<\\|end\\|>|<\\|start\\|>|<\\|call\\|>|final|analysis| to=f|<|/|a|\n|é){0,14}",
+            cut in 0_usize..40,
+        ) {
+            let cut = (0..=cut.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+            for style in [Style::Plain, Style::Think { open: false }, Style::Think { open: true }, Style::Harmony] {
+                let whole = parse(style, &[&text]);
+
+                prop_assert_eq!(&parse(style, &letters(&text)), &whole);
+                prop_assert_eq!(&parse(style, &[&text[..cut], &text[cut..]]), &whole);
+            }
         }
     }
 }

@@ -8,6 +8,8 @@ pub mod channels;
 mod python;
 mod shield;
 mod template;
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

@@ -200,7 +200,12 @@ pub(super) fn string(state: &State, value: &Value) -> Result<Value, Error> {
     Ok(Value::from(str_of(state, value)?))
 }
 
-fn str_of(state: &State, value: &Value) -> Result<String, Error> {
+/// The `iterable` test; minijinja's own says yes to none as well.
+pub(super) fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+pub(super) fn str_of(state: &State, value: &Value) -> Result<String, Error> {
     let mut out = String::new();
     match value.as_str() {
         Some(text) => out.push_str(text),

@@ -19,7 +19,7 @@ use super::{Error, template};
 use crate::tokenizer::Tokenizer;
 
 /// Private-use characters, the candidates for stand-ins.
-const PRIVATE_USE: [std::ops::RangeInclusive<char>; 3] =
+pub(super) const PRIVATE_USE: [std::ops::RangeInclusive<char>; 3] =
     ['\u{e000}'..='\u{f8ff}', '\u{f0000}'..='\u{ffffd}', '\u{100000}'..='\u{10fffd}'];
 
 /// Control strings of one model, and the stand-ins chosen for one conversation.

@@ -382,7 +382,7 @@ impl Builder {
     pub fn plan(&self) -> crate::Result<(ModelSpec, Plan, Purposes)> {
         let manifest = self.pages.manifest();
         let spec = ModelSpec::from_json(&manifest.spec)?;
-        let trained = spec.max_position_embeddings;
+        let trained = spec.longest_context();
         let context = self.context.unwrap_or(trained.min(DEFAULT_CONTEXT));
         if context > trained {
             return Err(Error::ContextBeyondTraining { asked: context, trained }.into());

@@ -278,6 +278,14 @@ pub enum Error {
         /// The hash of the bytes.
         found: Hash,
     },
+    /// A source gave its final manifest without the hash of a tensor.
+    #[error("the source of '{file}' did not say the hash of tensor '{tensor}'")]
+    NoTensorHash {
+        /// The target.
+        file: String,
+        /// The tensor.
+        tensor: String,
+    },
     /// A row that no tensor owns is not zero.
     #[error("row {} of page {} of '{file}' ({}) belongs to no tensor but holds the byte {byte:#04x}", grouped(*row), page.id, page.meaning())]
     PaddingRow {
@@ -330,7 +338,7 @@ impl Error {
         let hint = match self {
             Error::Io { source, .. } => match source.kind() {
                 std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                    "the disk is full; free some space, then go on with --resume"
+                    "the disk is full; free some space and run the command again ('thin convert' goes on with --resume)"
                 }
                 std::io::ErrorKind::NotFound => "check the path",
                 _ => return None,
@@ -367,7 +375,10 @@ impl Error {
             | Error::NotUnpackable { .. } => {
                 "the archive was written by a faulty program or changed; convert it again"
             }
-            Error::NoSuchPage { .. } | Error::ManifestGrew { .. } | Error::TooManyPages { .. } => {
+            Error::NoSuchPage { .. }
+            | Error::NoTensorHash { .. }
+            | Error::ManifestGrew { .. }
+            | Error::TooManyPages { .. } => {
                 return None;
             }
         };

@@ -28,11 +28,13 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the header of `file` from its first bytes; `bytes` may be shorter than a header.
+    /// Reads the header of `file` from its first bytes; `bytes` may be shorter or longer than a header.
     ///
     /// **Errors**: another kind of file, another version, a cut header, or a field no writer would set.
     pub fn decode(file: &str, bytes: &[u8]) -> Result<Self, Error> {
-        if !bytes.starts_with(&MAGIC) {
+        let bytes = bytes.get(..HEADER_BYTES as usize).unwrap_or(bytes);
+        let cut_magic = !bytes.is_empty() && MAGIC.starts_with(bytes);
+        if !bytes.starts_with(&MAGIC) && !cut_magic {
             return Err(Error::Magic { file: file.into(), found: Found::of(bytes) });
         }
         let mut fields = Fields(bytes);

@@ -229,6 +229,19 @@ impl ModelSpec {
         Ok(())
     }
 
+    /// The longest context the model was made for: as trained, or as YaRN stretches it. Published configs
+    /// with YaRN differ in whether `max_position_embeddings` counts the stretch.
+    #[must_use]
+    pub fn longest_context(&self) -> u32 {
+        let stretched = self.ropes.iter().map(|rope| match rope.scaling {
+            RopeScaling::Yarn { factor, original_max_position_embeddings, .. } => {
+                (f64::from(original_max_position_embeddings) * factor) as u32
+            }
+            RopeScaling::Default | RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => 0,
+        });
+        stretched.fold(self.max_position_embeddings, u32::max)
+    }
+
     /// Rows of `attn_qkv` in a layer: queries, keys, values.
     #[must_use]
     pub fn qkv_rows(layer: &LayerSpec) -> u32 {

@@ -8,6 +8,10 @@
 mod assets;
 mod matching;
 mod pieces;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -254,8 +258,7 @@ impl Tokenizer {
 
     /// Token ids of `text` in which no added token is parsed: `<|im_end|>` becomes the ids of its characters.
     pub fn encode_ordinary(&self, text: &str) -> Result<Vec<u32>, Error> {
-        let whole = std::array::from_fn::<_, 1, _>(|_| 0..text.len());
-        self.encode_guarded(text, &whole)
+        self.encode_guarded(text, std::slice::from_ref(&(0..text.len())))
     }
 
     /// Like `encode(text, false)`, but no added token that touches a guarded byte range is parsed.
@@ -401,8 +404,8 @@ fn build(bytes: &[u8], parts: &Parts) -> Result<tokenizers::Tokenizer, Error> {
 
 /// Runs a piece of the `tokenizers` crate on a text of `bytes` bytes.
 ///
-/// **Why** the panic is caught: a tokenizer.json with a fixed-length pre-tokenizer of length 0 divides by zero there,
-/// and a damaged `precompiled_charsmap` indexes out of bounds; a file must not be able to end the program.
+/// **Why** the panic is caught: a fixed-length pre-tokenizer of length 0 in tokenizer.json makes the crate panic when
+/// it splits a text, and a file must not be able to end the program.
 fn shielded<T>(bytes: usize, work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, Error> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(value)) => Ok(value),

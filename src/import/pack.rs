@@ -1,0 +1,357 @@
+//! A checkpoint as pages, packed as they are read: what an archive of it would hold, without the archive.
+//!
+//! `groups` has decided which rows go where; here they are copied from the mapped files, by `rows`. When the
+//! pages are read to be written, each is unpacked again and compared with the source, and the source tensors
+//! are hashed as they pass; a run pays for neither.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::groups::{Group, Member, Placed};
+use super::rows::Rows;
+use super::safetensors::{Dtype, Safetensors};
+use super::shards::{CHUNK, Weights};
+use super::table::{Content, Table, provenance};
+use super::{Error, detect};
+use crate::format::unpack::unpack_piece;
+use crate::format::{Hash, Manifest, PageId, PageRecord, Pages};
+use crate::model::ModelSpec;
+
+/// What the pages are read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To be run: pages are only packed.
+    Run,
+    /// To be written: pages are also checked, and source tensors hashed as they pass.
+    Convert,
+}
+
+/// A file carried along.
+#[derive(Debug)]
+pub(super) struct AssetFile {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    pub(super) bytes: u64,
+}
+
+/// A checkpoint seen as pages.
+#[derive(Debug)]
+pub struct Packed {
+    name: String,
+    files: Vec<(String, Safetensors)>,
+    /// File and position of each tensor that members refer to.
+    tensors: Vec<(usize, usize)>,
+    /// Position in `Manifest::tensors` of each; none for ignored ones.
+    listed: Vec<Option<usize>>,
+    assets: Vec<AssetFile>,
+    groups: Vec<Group>,
+    content: Vec<Content>,
+    pages: Vec<PageRecord>,
+    manifest: Manifest,
+    purpose: Purpose,
+    passed: Mutex<Passed>,
+}
+
+/// What is known from the pages read so far.
+#[derive(Debug, Default)]
+struct Passed {
+    /// Pages that were unpacked again and agreed with the source.
+    exact: Vec<bool>,
+    /// By position in `Manifest::tensors`.
+    hashes: Vec<Hashing>,
+}
+
+/// How far the hash of a source tensor is.
+#[derive(Debug)]
+enum Hashing {
+    /// Rows up to here have passed, in order.
+    Running(Box<blake3::Hasher>, u64),
+    /// All have.
+    Done(Hash),
+    /// A row was skipped; the source must be read again.
+    OutOfOrder,
+}
+
+impl Packed {
+    pub(super) fn new(
+        name: String,
+        spec: &ModelSpec,
+        weights: Weights,
+        placed: Placed,
+        assets: Vec<AssetFile>,
+        purpose: Purpose,
+    ) -> Self {
+        let table = Table::new(&assets, &placed.groups);
+        let (tensors, listed) = table.tensors(&weights, &placed.groups);
+        let passed = Passed {
+            exact: vec![false; table.pages.len()],
+            hashes: match purpose {
+                Purpose::Run => Vec::new(),
+                Purpose::Convert => {
+                    tensors.iter().map(|_| Hashing::Running(Box::default(), 0)).collect()
+                }
+            },
+        };
+        let manifest = Manifest {
+            // A spec holds only numbers that were checked to be finite, so it always has a JSON form.
+            spec: serde_json::to_value(spec).unwrap_or_default(),
+            descriptors: table.descriptors,
+            tensors,
+            padding: Vec::new(),
+            assets: table.assets,
+            provenance: provenance(&weights, &placed),
+        };
+        Packed {
+            name,
+            files: weights.files,
+            tensors: weights.tensors,
+            listed,
+            assets,
+            groups: placed.groups,
+            content: table.content,
+            pages: table.pages,
+            manifest,
+            purpose,
+            passed: Mutex::new(passed),
+        }
+    }
+
+    /// Whether one of the source files has this name.
+    pub(super) fn reads_file(&self, name: &str) -> bool {
+        self.files.iter().any(|(file, _)| file == name)
+    }
+
+    fn source(&self, tensor: usize) -> Option<(&Safetensors, usize)> {
+        let &(file, tensor) = self.tensors.get(tensor)?;
+        Some((&self.files.get(file)?.1, tensor))
+    }
+
+    fn tensor_name(&self, tensor: usize) -> String {
+        self.source(tensor)
+            .and_then(|(file, tensor)| file.tensors.get(tensor))
+            .map(|entry| entry.name.clone())
+            .unwrap_or_default()
+    }
+
+    fn passed(&self) -> MutexGuard<'_, Passed> {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_page(&self, page: PageId, purpose: Purpose, out: &mut [u8]) -> Result<(), Error> {
+        let count = self.pages.len();
+        let content = self.content.get(page.0 as usize);
+        match content.copied() {
+            None => Err(Error::NoSuchPage { page: page.0, count }),
+            Some(Content::Asset { asset, offset }) => self.read_asset(asset, offset, out),
+            Some(Content::Part { group, part }) => {
+                let Some(group) = self.groups.get(group) else {
+                    return Ok(());
+                };
+                self.read_part(group, part, purpose, out)?;
+                if purpose == Purpose::Convert {
+                    self.check_exact(group, part, page, out)?;
+                }
+                self.release(group, part);
+                Ok(())
+            }
+        }
+    }
+
+    fn read_asset(&self, asset: usize, offset: u64, out: &mut [u8]) -> Result<(), Error> {
+        let Some(asset) = self.assets.get(asset) else {
+            return Ok(());
+        };
+        let failed = |source: std::io::Error| {
+            let path = asset.path.clone();
+            match source.kind() {
+                std::io::ErrorKind::UnexpectedEof => Error::Changed { path },
+                _ => Error::Io { verb: "read", path, source },
+            }
+        };
+        let mut file: File = detect::open_file(&asset.path)?;
+        file.seek(SeekFrom::Start(offset)).map_err(failed)?;
+        file.read_exact(out).map_err(failed)
+    }
+
+    fn read_part(
+        &self,
+        group: &Group,
+        part: u64,
+        purpose: Purpose,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        let planes = &group.geometry.planes;
+        if planes.len() > 1 || planes.iter().any(|plane| plane.row_stride != plane.row_bytes) {
+            out.fill(0);
+        }
+        for member in &group.members {
+            let (rows, source) = self.rows(group, member, part)?;
+            rows.pack(source, out).ok_or_else(|| self.not_exact(member))?;
+            if purpose == Purpose::Convert {
+                self.hash(member, &rows, source);
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of a member that lie in a part, and their bytes in the source.
+    fn rows<'a>(
+        &'a self,
+        group: &'a Group,
+        member: &Member,
+        part: u64,
+    ) -> Result<(Rows<'a>, &'a [u8]), Error> {
+        let found = || {
+            let (file, tensor) = self.source(member.tensor)?;
+            let format = file.tensors.get(tensor)?.dtype.format()?;
+            let rows = Rows::of(member, &group.geometry, part, format)?;
+            let bytes = file.bytes(tensor).get(rows.source()?)?;
+            Some((rows, bytes))
+        };
+        found().ok_or_else(|| self.not_exact(member))
+    }
+
+    fn not_exact(&self, member: &Member) -> Error {
+        Error::NotExact { tensor: self.tensor_name(member.tensor) }
+    }
+
+    /// Says that the rows of a part have been passed.
+    fn release(&self, group: &Group, part: u64) {
+        for member in &group.members {
+            let format = |(file, tensor): (&Safetensors, usize)| {
+                file.tensors.get(tensor).map(|entry| entry.dtype)
+            };
+            let Some((file, tensor)) = self.source(member.tensor) else {
+                continue;
+            };
+            let format = format((file, tensor)).and_then(Dtype::format);
+            let rows = format.and_then(|format| Rows::of(member, &group.geometry, part, format));
+            if let Some(range) = rows.and_then(|rows| rows.source()) {
+                file.release(tensor, range);
+            }
+        }
+    }
+
+    /// Unpacks a part as `extract` will and compares it with the source.
+    fn check_exact(
+        &self,
+        group: &Group,
+        part: u64,
+        page: PageId,
+        packed: &[u8],
+    ) -> Result<(), Error> {
+        let first = page.0.saturating_sub(part as u32);
+        let mut unpacked = Vec::new();
+        for member in &group.members {
+            let (rows, source) = self.rows(group, member, part)?;
+            let listed = self.listed.get(member.tensor).copied().flatten();
+            let tensor = listed.and_then(|listed| self.manifest.tensors.get(listed));
+            let tensor = tensor.ok_or_else(|| self.not_exact(member))?;
+            let piece = member.piece(first);
+            unpacked.clear();
+            let range = unpack_piece(&group.geometry, tensor, &piece, part, packed, &mut unpacked);
+            let same =
+                matches!(range, Ok(range) if range.start == rows.source_row || rows.count == 0);
+            if !same || unpacked != source {
+                return Err(self.not_exact(member));
+            }
+        }
+        if let Some(exact) = self.passed().exact.get_mut(page.0 as usize) {
+            *exact = true;
+        }
+        Ok(())
+    }
+
+    /// Takes rows into the hash of their tensor.
+    fn hash(&self, member: &Member, rows: &Rows<'_>, source: &[u8]) {
+        let Some(listed) = self.listed.get(member.tensor).copied().flatten() else {
+            return;
+        };
+        let shape = self.manifest.tensors.get(listed).map(|tensor| &tensor.shape);
+        let all = shape.and_then(|shape| shape.first()).copied();
+        let mut passed = self.passed();
+        let Some(state) = passed.hashes.get_mut(listed) else {
+            return;
+        };
+        let Hashing::Running(hasher, hashed) = state else {
+            return;
+        };
+        if rows.source_row > *hashed {
+            *state = Hashing::OutOfOrder;
+        } else if rows.source_row == *hashed {
+            hasher.update_rayon(source);
+            *hashed += rows.count;
+            if Some(*hashed) == all {
+                *state = Hashing::Done(*hasher.finalize().as_bytes());
+            }
+        } // else: a page read a second time
+    }
+
+    /// The hash of a source tensor, read again.
+    fn hash_again(&self, tensor: usize) -> Hash {
+        let mut hasher = blake3::Hasher::new();
+        if let Some((file, tensor)) = self.source(tensor) {
+            let mut start = 0;
+            for chunk in file.bytes(tensor).chunks(CHUNK) {
+                hasher.update_rayon(chunk);
+                file.release(tensor, start..start + chunk.len());
+                start += chunk.len();
+            }
+        }
+        *hasher.finalize().as_bytes()
+    }
+
+    /// Packs and checks the pages that have not been checked yet.
+    fn check_rest(&self) -> Result<(), Error> {
+        let mut out = Vec::new();
+        for (record, content) in self.pages.iter().zip(&self.content) {
+            let page = PageId(record.id);
+            let checked = self.passed().exact.get(page.0 as usize).copied();
+            if matches!(content, Content::Part { .. }) && checked != Some(true) {
+                out.resize(record.stored_len as usize, 0);
+                self.read_page(page, Purpose::Convert, &mut out)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Pages for Packed {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    fn pages(&self) -> &[PageRecord] {
+        &self.pages
+    }
+
+    fn read(&self, page: PageId, out: &mut [u8]) -> Result<(), crate::Error> {
+        if let Some(record) = self.pages.get(page.0 as usize) {
+            assert_eq!(out.len() as u64, record.stored_len, "page {} is read whole", page.0);
+        }
+        Ok(self.read_page(page, self.purpose, out)?)
+    }
+
+    fn finish(&self) -> Result<Manifest, crate::Error> {
+        self.check_rest()?;
+        let mut manifest = self.manifest.clone();
+        for (tensor, listed) in self.listed.iter().enumerate() {
+            let Some(listed) = *listed else { continue };
+            let known = match self.passed().hashes.get(listed) {
+                Some(Hashing::Done(hash)) => Some(*hash),
+                Some(Hashing::Running(..) | Hashing::OutOfOrder) | None => None,
+            };
+            if let Some(entry) = manifest.tensors.get_mut(listed) {
+                entry.hash = known.unwrap_or_else(|| self.hash_again(tensor));
+            }
+        }
+        manifest.provenance.exact_storage_preserved = true;
+        Ok(manifest)
+    }
+}
