@@ -55,10 +55,9 @@ fn main() -> ExitCode {
     for (name, device) in devices() {
         let device = match device {
             Ok(device) => device,
-            Err((message, required)) => {
-                let missing = Trial::test(format!("{name}::is_available"), move || {
-                    Err(Failed::from(message))
-                });
+            Err(Missing { reason, required }) => {
+                let missing =
+                    Trial::test(format!("{name}::is_available"), move || Err(Failed::from(reason)));
                 trials.push(missing.with_ignored_flag(!required));
                 continue;
             }
@@ -78,20 +77,26 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// Every device under test, or why it is not there and whether it had to be.
-fn devices() -> Vec<(String, Result<Device, (String, bool)>)> {
+/// A device that cannot be tested.
+struct Missing {
+    reason: String,
+    required: bool,
+}
+
+/// Every device under test, by name.
+fn devices() -> Vec<(String, Result<Device, Missing>)> {
     let required = required_devices();
     let mut names: Vec<String> = DEVICES.iter().map(|&name| name.to_owned()).collect();
     names.extend(required.iter().filter(|name| !DEVICES.contains(&name.as_str())).cloned());
     let open = |name: String| {
+        let listed = DEVICES.contains(&name.as_str());
         let device = match backend::open(&name) {
-            Ok(_) if !DEVICES.contains(&name.as_str()) => {
-                Err((format!("THIN_REQUIRE names '{name}', which this suite does not test"), true))
-            }
-            Ok(device) => Ok(device),
-            Err(error) => Err((error.to_string(), required.contains(&name))),
+            Ok(device) if listed => Ok(device),
+            Ok(_) => Err("THIN_REQUIRE names it, but this suite does not test it".to_owned()),
+            Err(error) => Err(error.to_string()),
         };
-        (name, device)
+        let required = required.contains(&name);
+        (name, device.map_err(|reason| Missing { reason, required }))
     };
     names.into_iter().map(open).collect()
 }

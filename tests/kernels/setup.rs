@@ -45,7 +45,7 @@ impl Random {
 
     /// 0 to `end`, without it.
     pub(crate) fn below(&mut self, end: u32) -> u32 {
-        (u64::from(self.word()) * u64::from(end) >> 32) as u32
+        ((u64::from(self.word()) * u64::from(end)) >> 32) as u32
     }
 
     /// -1 to 1.
