@@ -10,11 +10,10 @@ use thintensor::format::{Archive, Pages};
 use thintensor::generate::Model;
 use thintensor::import::{self, Kind, Purpose};
 use thintensor::model::ModelSpec;
-use thintensor::plan::KvFormat;
 
 use super::args::Settings;
 use super::error::Error;
-use super::{report, values};
+use super::{prompt, report, values};
 
 /// The name of the built-in model.
 pub(crate) const DEMO: &str = "demo";
@@ -137,7 +136,6 @@ fn near_names(path: &Path) -> Vec<String> {
 pub(crate) fn open_pages(source: &Source) -> Result<Arc<dyn Pages>, Error> {
     match source {
         Source::Demo => Ok(Arc::new(demo()?)),
-        Source::Path(path) if is_archive(path)? => Ok(Arc::new(open_archive(source)?)),
         Source::Path(path) => {
             let opened = import::open_for(path, Purpose::Run)?;
             for note in &opened.notes {
@@ -176,6 +174,8 @@ fn demo() -> Result<Archive, Error> {
 pub(crate) struct Wanted {
     /// The context asked for.
     pub(crate) context: Option<u32>,
+    /// Tokens that a context just large enough is wanted for.
+    pub(crate) tokens: Option<usize>,
     /// Ids, or logits.
     pub(crate) outputs: Outputs,
 }
@@ -228,18 +228,25 @@ fn configured(
         .outputs(outputs)
 }
 
-/// The context to open with: the one asked for, or the largest that fits the budget, with a warning where
-/// that is less than the default. Where nothing fits, the engine says so.
+/// The context to open with: the one asked for, one just large enough for the tokens given, or the largest
+/// that fits the budget, with a warning where that is less than the default. Where nothing fits, the engine
+/// says so.
 fn fitting_context(
     pages: &Arc<dyn Pages>,
     settings: &Settings,
     wanted: Wanted,
 ) -> Result<Option<u32>, Error> {
+    let spec = ModelSpec::from_json(&pages.manifest().spec).map_err(thintensor::Error::from)?;
+    let trained = spec.longest_context();
+    if let Some(tokens) = wanted.tokens {
+        let fits = u32::try_from(tokens).ok().filter(|&tokens| tokens <= trained);
+        let tokens = fits.ok_or_else(|| prompt::too_long(tokens, trained, trained))?;
+        return Ok(Some(tokens.max(1)));
+    }
     let (None, Some(budget)) = (wanted.context, settings.budget) else {
         return Ok(wanted.context);
     };
-    let spec = ModelSpec::from_json(&pages.manifest().spec).map_err(thintensor::Error::from)?;
-    let usual = spec.longest_context().min(DEFAULT_CONTEXT);
+    let usual = trained.min(DEFAULT_CONTEXT);
     let mut context = usual;
     loop {
         let builder = Engine::builder(Arc::clone(pages));
@@ -285,11 +292,6 @@ fn check_host_budget(engine: &Engine, settings: &Settings) -> Result<(), Error> 
             hint: Some("give a larger --host-budget".into()),
         }),
     }
-}
-
-/// A KV format as reports name it.
-pub(crate) fn kv_name(format: KvFormat) -> &'static str {
-    format.name()
 }
 
 #[cfg(test)]

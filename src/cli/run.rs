@@ -28,7 +28,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit, Error> {
         return Err(Error::usage("--json needs a prompt", "give one as an argument or on stdin"));
     }
 
-    let wanted = Wanted { context: args.context, outputs: Outputs::Ids };
+    let wanted = Wanted { context: args.context, tokens: None, outputs: Outputs::Ids };
     let loaded = model::load(&source, &settings, wanted)?;
     let render = RenderOptions { add_generation_prompt: true, variables, ..Default::default() };
     let chats = loaded.model.template.is_some() && loaded.model.tokenizer.is_some() && !args.raw;
