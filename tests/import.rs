@@ -1,6 +1,14 @@
 //! The importer from outside: reference checkpoints become pages and back, and folders that lie are refused.
 
+#[path = "import/config.rs"]
+mod config;
+#[path = "import/convert.rs"]
+mod convert;
 #[path = "import/folder.rs"]
 mod folder;
 #[path = "import/goldens.rs"]
 mod goldens;
+#[path = "import/synthetic.rs"]
+mod synthetic;
+#[path = "import/weights.rs"]
+mod weights;

@@ -32,6 +32,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "backend/wgpu/shader",
     "backend/wgpu/device",
     "backend/cuda",
+    "import/map",
     "stream/reader",
 ];
 

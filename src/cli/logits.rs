@@ -15,7 +15,7 @@ use super::args::{LogitsArgs, Positions};
 use super::error::{Error, Exit};
 use super::interrupt::Watch;
 use super::model::{self, Loaded, Wanted};
-use super::{prompt, report, run};
+use super::{report, run};
 
 /// Runs the command.
 pub(crate) fn logits(args: &LogitsArgs) -> Result<Exit, Error> {
@@ -29,8 +29,9 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<Exit, Error> {
         ));
     }
     let outputs = Outputs::Logits { hidden: args.hidden };
-    let context = given.as_ref().map(|ids| fitting(&source, ids.len())).transpose()?;
-    let loaded = model::load(&source, &settings, Wanted { context, outputs })?;
+    // No memory goes to positions nobody fills.
+    let tokens = given.as_ref().map(Vec::len);
+    let loaded = model::load(&source, &settings, Wanted { context: None, tokens, outputs })?;
     let ids = match (given, &args.prompt) {
         (Some(ids), _) => ids,
         (None, text) => run::completion_ids(&loaded, text.as_deref().unwrap_or_default())?,
@@ -84,18 +85,6 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<Exit, Error> {
     Ok(Exit::Success)
 }
 
-/// A context just large enough, so that no memory goes to positions nobody fills.
-fn fitting(source: &model::Source, tokens: usize) -> Result<u32, Error> {
-    let pages = model::open_pages(source)?;
-    let spec = thintensor::model::ModelSpec::from_json(&pages.manifest().spec)
-        .map_err(thintensor::Error::from)?;
-    let trained = spec.max_position_embeddings;
-    match u32::try_from(tokens) {
-        Ok(tokens) if tokens <= trained => Ok(tokens.max(1)),
-        _ => Err(prompt::too_long(tokens, trained, trained)),
-    }
-}
-
 /// Where each tensor lies in the file.
 struct Layout {
     header: Vec<u8>,
@@ -130,7 +119,7 @@ impl Layout {
             "device": engine.device().name,
             "profile": engine.profile(),
             "model": loaded.name,
-            "kv": model::kv_name(engine.plan().options.kv_format),
+            "kv": engine.plan().options.kv_format.name(),
             "tool": concat!("thin ", env!("CARGO_PKG_VERSION")),
         });
         header.insert("__metadata__".into(), metadata);

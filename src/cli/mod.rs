@@ -6,8 +6,12 @@
 
 mod args;
 mod chat;
+mod completions;
+mod convert;
 pub(crate) mod environment;
 pub(crate) mod error;
+mod extract;
+mod inspect;
 mod interrupt;
 mod logits;
 mod model;
@@ -16,7 +20,9 @@ mod reply;
 mod report;
 mod run;
 mod sampling;
+mod stats;
 mod values;
+mod verify;
 
 pub(crate) use args::Cli;
 use args::Command;
@@ -28,7 +34,12 @@ use error::{Error, Exit};
 pub(crate) fn execute(command: &Command) -> Result<Exit, Error> {
     match command {
         Command::Run(args) => run::run(args),
+        Command::Convert(args) => convert::convert(args),
+        Command::Inspect(args) => inspect::inspect(args),
+        Command::Stats(args) => stats::stats(args),
+        Command::Verify(args) => verify::verify(args),
+        Command::Extract(args) => extract::extract(args),
         Command::Logits(args) => logits::logits(args),
-        _ => Err(Error::usage("not yet", "wait")),
+        Command::Completions(args) => completions::completions(args),
     }
 }

@@ -8,12 +8,12 @@ use std::time::Instant;
 use thintensor::engine::{Builder, DEFAULT_CONTEXT, Engine, Outputs};
 use thintensor::format::{Archive, Pages};
 use thintensor::generate::Model;
+use thintensor::import::{self, Kind, Purpose};
 use thintensor::model::ModelSpec;
-use thintensor::plan::KvFormat;
 
 use super::args::Settings;
 use super::error::Error;
-use super::{report, values};
+use super::{prompt, report, values};
 
 /// The name of the built-in model.
 pub(crate) const DEMO: &str = "demo";
@@ -135,9 +135,38 @@ fn near_names(path: &Path) -> Vec<String> {
 /// **Errors**: it is not a model this version can read.
 pub(crate) fn open_pages(source: &Source) -> Result<Arc<dyn Pages>, Error> {
     match source {
-        Source::Demo => Err(Error::usage("this build has no demo model", "give a model")),
-        Source::Path(path) => Ok(Arc::new(Archive::open(path).map_err(thintensor::Error::from)?)),
+        Source::Demo => Ok(Arc::new(demo()?)),
+        Source::Path(path) => {
+            let opened = import::open_for(path, Purpose::Run)?;
+            for note in &opened.notes {
+                report::note(note);
+            }
+            Ok(Arc::from(opened.pages))
+        }
     }
+}
+
+/// A model that must be an archive.
+///
+/// **Errors**: it is something else, or damaged.
+pub(crate) fn open_archive(source: &Source) -> Result<Archive, Error> {
+    match source {
+        Source::Demo => demo(),
+        Source::Path(path) => Ok(Archive::open(path).map_err(thintensor::Error::from)?),
+    }
+}
+
+/// Whether a path is a `.thin` archive.
+///
+/// **Errors**: it is nothing that can be a model.
+pub(crate) fn is_archive(path: &Path) -> Result<bool, Error> {
+    Ok(import::detect(path).map_err(thintensor::Error::from)? == Kind::Archive)
+}
+
+/// The built-in model.
+fn demo() -> Result<Archive, Error> {
+    static BYTES: &[u8] = include_bytes!("../../assets/demo.thin");
+    Ok(Archive::from_static(BYTES, DEMO).map_err(thintensor::Error::from)?)
 }
 
 /// What a model is opened for.
@@ -145,6 +174,8 @@ pub(crate) fn open_pages(source: &Source) -> Result<Arc<dyn Pages>, Error> {
 pub(crate) struct Wanted {
     /// The context asked for.
     pub(crate) context: Option<u32>,
+    /// Tokens that a context just large enough is wanted for.
+    pub(crate) tokens: Option<usize>,
     /// Ids, or logits.
     pub(crate) outputs: Outputs,
 }
@@ -197,18 +228,25 @@ fn configured(
         .outputs(outputs)
 }
 
-/// The context to open with: the one asked for, or the largest that fits the budget, with a warning where
-/// that is less than the default. Where nothing fits, the engine says so.
+/// The context to open with: the one asked for, one just large enough for the tokens given, or the largest
+/// that fits the budget, with a warning where that is less than the default. Where nothing fits, the engine
+/// says so.
 fn fitting_context(
     pages: &Arc<dyn Pages>,
     settings: &Settings,
     wanted: Wanted,
 ) -> Result<Option<u32>, Error> {
+    let spec = ModelSpec::from_json(&pages.manifest().spec).map_err(thintensor::Error::from)?;
+    let trained = spec.longest_context();
+    if let Some(tokens) = wanted.tokens {
+        let fits = u32::try_from(tokens).ok().filter(|&tokens| tokens <= trained);
+        let tokens = fits.ok_or_else(|| prompt::too_long(tokens, trained, trained))?;
+        return Ok(Some(tokens.max(1)));
+    }
     let (None, Some(budget)) = (wanted.context, settings.budget) else {
         return Ok(wanted.context);
     };
-    let spec = ModelSpec::from_json(&pages.manifest().spec).map_err(thintensor::Error::from)?;
-    let usual = spec.max_position_embeddings.min(DEFAULT_CONTEXT);
+    let usual = trained.min(DEFAULT_CONTEXT);
     let mut context = usual;
     loop {
         let builder = Engine::builder(Arc::clone(pages));
@@ -234,7 +272,9 @@ fn fitting_context(
 /// Says once, and clearly, that `auto` found no GPU.
 fn tell_device(engine: &Engine, asked: &str) {
     if asked.eq_ignore_ascii_case("auto") && engine.device().kind == "cpu" {
-        report::warn("this version has no GPU backend: running on the CPU (--device cpu says so)");
+        report::warn(
+            "this version has no GPU backend: running on the CPU (--device cpu asks for it without this line)",
+        );
     }
 }
 
@@ -252,11 +292,6 @@ fn check_host_budget(engine: &Engine, settings: &Settings) -> Result<(), Error> 
             hint: Some("give a larger --host-budget".into()),
         }),
     }
-}
-
-/// A KV format as reports name it.
-pub(crate) fn kv_name(format: KvFormat) -> &'static str {
-    format.name()
 }
 
 #[cfg(test)]

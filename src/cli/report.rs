@@ -49,6 +49,11 @@ pub(crate) fn warn(line: &str) {
     say(&format!("warning: {line}"));
 }
 
+/// Says something on stderr that is good to know.
+pub(crate) fn note(line: &str) {
+    say(&format!("note: {line}"));
+}
+
 /// Whether a person reads stdout.
 pub(crate) fn stdout_is_terminal() -> bool {
     std::io::stdout().is_terminal()

@@ -28,7 +28,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit, Error> {
         return Err(Error::usage("--json needs a prompt", "give one as an argument or on stdin"));
     }
 
-    let wanted = Wanted { context: args.context, outputs: Outputs::Ids };
+    let wanted = Wanted { context: args.context, tokens: None, outputs: Outputs::Ids };
     let loaded = model::load(&source, &settings, wanted)?;
     let render = RenderOptions { add_generation_prompt: true, variables, ..Default::default() };
     let chats = loaded.model.template.is_some() && loaded.model.tokenizer.is_some() && !args.raw;
@@ -96,7 +96,7 @@ pub(crate) fn completion_ids(loaded: &Loaded, text: &str) -> Result<Vec<u32>, Er
 fn check_length(loaded: &Loaded, text: &str) -> Result<(), Error> {
     let engine = &loaded.model.engine;
     let tokenizer = loaded.model.tokenizer()?;
-    let trained = engine.spec().max_position_embeddings;
+    let trained = engine.spec().longest_context();
     prompt::check_length(tokenizer, text, engine.context(), trained)
 }
 
@@ -104,7 +104,7 @@ fn check_length(loaded: &Loaded, text: &str) -> Result<(), Error> {
 pub(crate) fn check_ids(loaded: &Loaded, ids: &[u32]) -> Result<(), Error> {
     let engine = &loaded.model.engine;
     if ids.len() > engine.context() as usize {
-        let trained = engine.spec().max_position_embeddings;
+        let trained = engine.spec().longest_context();
         return Err(prompt::too_long(ids.len(), engine.context(), trained));
     }
     Ok(())
@@ -149,7 +149,7 @@ fn once(
 /// Why a reply ended that the model would have gone on with.
 pub(crate) fn context_full(loaded: &Loaded) -> String {
     let context = loaded.model.engine.context();
-    let trained = loaded.model.engine.spec().max_position_embeddings;
+    let trained = loaded.model.engine.spec().longest_context();
     if context < trained {
         format!("the context of {context} tokens is full (--context can be up to {trained})")
     } else {

@@ -37,6 +37,7 @@ pub fn detect(path: &Path) -> Result<Kind, Error> {
         _ if head.starts_with(b"GGUF") => later("GGUF files"),
         Some("safetensors") => Ok(Kind::Safetensors),
         _ if head.starts_with(b"THINv0") => later("archives of format version 0"),
+        Some("thin") => Ok(Kind::Archive), // and its reader says what is wrong with it
         Some("bin" | "pt" | "pth" | "ckpt") => Err(Error::PickledWeights { path: path.to_owned() }),
         _ => Err(Error::UnknownFile { path: path.to_owned(), found: printable(&head) }),
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{config, safetensors};
-use crate::format::Role;
+use crate::format::{Role, grouped};
 use crate::model::SpecError;
 
 /// Why a source cannot be read.
@@ -29,7 +29,7 @@ pub enum Error {
     #[error("'{}' is not a regular file", path.display())]
     NotAFile { path: PathBuf },
     /// Larger than any file of its kind.
-    #[error("'{}' is larger than the {limit} bytes accepted", path.display())]
+    #[error("'{}' is larger than the {} bytes accepted", path.display(), grouped(*limit))]
     TooLarge { path: PathBuf, limit: u64 },
     /// A file that a large-file store has not fetched yet.
     #[error("'{}' is a Git-LFS pointer, not the file itself", path.display())]
@@ -72,7 +72,7 @@ pub enum Error {
     Json { path: PathBuf, problem: serde_json::Error },
     /// A config.json that cannot be used.
     #[error("'{}': {problem}", path.display())]
-    Config { path: PathBuf, problem: config::Problem },
+    Config { path: PathBuf, problem: Box<config::Problem> },
     /// A config.json with a number that cannot be right.
     #[error("'{}': {problem}", path.display())]
     Spec { path: PathBuf, problem: SpecError },
@@ -102,7 +102,7 @@ pub enum Error {
     #[error("'{tensor}' is missing, but config.json says tie_word_embeddings: false")]
     MissingHead { tensor: String },
     /// Tensors without a place in the architecture.
-    #[error("{count} tensors have no place in this {model_type} model: {}", names.join(", "))]
+    #[error("tensors without a place in this {model_type} model: {count}, such as {}", names.join(", "))]
     UnexpectedTensors { count: usize, model_type: &'static str, names: Vec<String> },
     /// A tensor of a layer that the config does not have.
     #[error("'{tensor}' belongs to layer {layer}, but config.json has num_hidden_layers: {layers}")]

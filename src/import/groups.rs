@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use super::Error;
 use super::safetensors::Dtype;
+use crate::format::manifest::Piece;
 use crate::format::{Geometry, Role, Vector};
 use crate::model::arch::{Architecture, Home, Part, Place, TensorName};
 use crate::model::{LayerSpec, ModelSpec};
@@ -41,6 +42,20 @@ pub(super) struct Member {
     pub(super) rows: u64,
     pub(super) first_row: u64,
     pub(super) row_step: u64,
+}
+
+impl Member {
+    /// The member as the manifest writes it.
+    pub(super) fn piece(&self, page: u32) -> Piece {
+        Piece {
+            page,
+            plane: self.plane,
+            source_row: self.source_row,
+            rows: self.rows,
+            first_row: self.first_row,
+            row_step: self.row_step,
+        }
+    }
 }
 
 /// Every tensor in its place.

@@ -3,7 +3,7 @@
 //! What can be refused from the config alone is refused before a weight file is opened. Start at [`open`].
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -49,12 +49,12 @@ pub(super) fn open(folder: &Path, purpose: Purpose) -> Result<(Packed, Vec<Strin
         }
         notes.push("no tokenizer.json: the model runs on token ids only".to_owned());
     }
-    let assets = assets(folder, &names, &mut notes)?;
+    let assets = assets(folder, &names)?;
     let mut weights = Weights::open(folder, &names)?;
     let placed = place(row, &mut spec, &weights)?;
     notes.append(&mut weights.notes);
     notes.extend(placed.notes.iter().cloned());
-    let packed = Packed::new(name_of(folder), &spec, weights, placed, assets, purpose)?;
+    let packed = Packed::new(name_of(folder), &spec, weights, placed, assets, purpose);
     Ok((packed, notes))
 }
 
@@ -80,12 +80,15 @@ fn file_names(folder: &Path) -> Result<BTreeSet<String>, Error> {
 
 fn read_config(folder: &Path, names: &BTreeSet<String>) -> Result<Config, Error> {
     let path = folder.join("config.json");
-    let wrong = |path: &Path, problem: Problem| Error::Config { path: path.to_owned(), problem };
-    let object: Map<String, Value> = json::read(&path)?;
+    let wrong = |path: &Path, problem: Problem| Error::Config {
+        path: path.to_owned(),
+        problem: Box::new(problem),
+    };
+    let object: Map<String, Value> = json::read(&path, json::MAX_CONFIG_BYTES)?;
     let mut config = config::read(&object).map_err(|problem| wrong(&path, problem))?;
     if names.contains("generation_config.json") {
         let path = folder.join("generation_config.json");
-        let object: Map<String, Value> = json::read(&path)?;
+        let object: Map<String, Value> = json::read(&path, json::MAX_CONFIG_BYTES)?;
         let ids = config::generation(&object).map_err(|problem| wrong(&path, problem))?;
         config.spec.bos_token_id = config.spec.bos_token_id.or(ids.bos);
         for id in ids.eos {
@@ -99,11 +102,7 @@ fn read_config(folder: &Path, names: &BTreeSet<String>) -> Result<Config, Error>
 }
 
 /// The files an archive carries along.
-fn assets(
-    folder: &Path,
-    names: &BTreeSet<String>,
-    notes: &mut Vec<String>,
-) -> Result<Vec<AssetFile>, Error> {
+fn assets(folder: &Path, names: &BTreeSet<String>) -> Result<Vec<AssetFile>, Error> {
     let is_licence = |name: &str| {
         let name = name.to_ascii_lowercase();
         LICENCES.iter().any(|start| name.starts_with(start))
@@ -120,16 +119,8 @@ fn assets(
         if metadata.len() > MAX_ASSET_BYTES {
             return Err(Error::TooLarge { path, limit: MAX_ASSET_BYTES });
         }
-        if metadata.len() == 0 {
-            notes.push(format!("'{name}' is empty and is left out"));
-            continue;
-        }
         detect::refuse_placeholder_file(&path)?;
-        assets.push(AssetFile {
-            name: name.to_owned(),
-            path: PathBuf::from(&path),
-            bytes: metadata.len(),
-        });
+        assets.push(AssetFile { name: name.to_owned(), path, bytes: metadata.len() });
     }
     Ok(assets)
 }
@@ -145,8 +136,8 @@ fn place(
         .map(|entry| SourceTensor { name: &entry.name, dtype: entry.dtype, shape: &entry.shape })
         .collect();
     let same = |a: usize, b: usize| {
-        let bytes = |tensor: usize| weights.tensors.get(tensor).map(|&at| weights.bytes(at));
-        bytes(a) == bytes(b)
+        let pair = weights.tensors.get(a).zip(weights.tensors.get(b));
+        pair.is_some_and(|(&a, &b)| weights.same_bytes(a, b))
     };
     groups::place(row, spec, &tensors, &same).map_err(|error| {
         let (Error::MissingTensor { tensor } | Error::MissingHead { tensor }) = &error else {

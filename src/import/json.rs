@@ -11,29 +11,31 @@ use serde::de::{DeserializeOwned, Deserializer, Error as _, MapAccess, Visitor};
 
 use super::{Error, detect};
 
-/// A JSON file above this is refused before it is read.
-const MAX_JSON_BYTES: u64 = 64 << 20;
+/// A config above this is refused before it is parsed: as values it takes up to 30 times its size.
+pub(super) const MAX_CONFIG_BYTES: u64 = 4 << 20;
+/// An index above this is refused before it is parsed.
+pub(super) const MAX_INDEX_BYTES: u64 = 256 << 20;
 
 /// Reads and parses a file.
 ///
 /// **Errors**: it cannot be read, is too large, is a placeholder for something else, or is not such JSON.
-pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
-    let bytes = read_bytes(path)?;
+pub(super) fn read<T: DeserializeOwned>(path: &Path, limit: u64) -> Result<T, Error> {
+    let bytes = read_bytes(path, limit)?;
     detect::refuse_placeholder(path, &bytes)?;
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     serde_json::from_slice(text).map_err(|problem| Error::Json { path: path.to_owned(), problem })
 }
 
-fn read_bytes(path: &Path) -> Result<Vec<u8>, Error> {
+fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
     let file = detect::open_file(path)?;
     let mut bytes = Vec::new();
-    file.take(MAX_JSON_BYTES + 1).read_to_end(&mut bytes).map_err(|source| Error::Io {
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(|source| Error::Io {
         verb: "read",
         path: path.to_owned(),
         source,
     })?;
-    if bytes.len() as u64 > MAX_JSON_BYTES {
-        return Err(Error::TooLarge { path: path.to_owned(), limit: MAX_JSON_BYTES });
+    if bytes.len() as u64 > limit {
+        return Err(Error::TooLarge { path: path.to_owned(), limit });
     }
     Ok(bytes)
 }

@@ -13,8 +13,10 @@ mod huggingface;
 mod json;
 mod map;
 mod pack;
+mod rows;
 pub mod safetensors;
 mod shards;
+mod table;
 
 use std::path::Path;
 
@@ -22,7 +24,8 @@ pub use detect::{Kind, detect};
 pub use error::Error;
 pub use pack::{Packed, Purpose};
 
-use crate::format::Pages;
+use crate::format::writer::{self, WriteOptions, WriteReport};
+use crate::format::{Archive, Pages};
 
 /// A source seen as pages.
 pub struct Opened {
@@ -48,7 +51,7 @@ pub fn open(path: &Path) -> Result<Box<dyn Pages>, crate::Error> {
 /// **Errors**: the path is nothing this version can run, or damaged.
 pub fn open_for(path: &Path, purpose: Purpose) -> Result<Opened, crate::Error> {
     match detect(path)? {
-        Kind::Archive => Err(Error::Later { path: path.to_owned(), what: "archives" }.into()),
+        Kind::Archive => Ok(Opened { pages: Box::new(Archive::open(path)?), notes: Vec::new() }),
         Kind::Folder | Kind::Safetensors => {
             let (packed, notes) = open_source(path, purpose)?;
             Ok(Opened { pages: Box::new(packed), notes })
@@ -73,4 +76,17 @@ pub fn open_source(path: &Path, purpose: Purpose) -> Result<(Packed, Vec<String>
         return Ok((packed, notes));
     }
     Err(Error::NotOfModel { path: path.to_owned() })
+}
+
+/// Writes a model as an archive, and returns what was written and what the user should know.
+///
+/// **Errors**: those of [`open_for`] and of [`writer::write`].
+pub fn convert(
+    source: &Path,
+    archive: &Path,
+    options: &WriteOptions<'_>,
+) -> Result<(WriteReport, Vec<String>), crate::Error> {
+    let opened = open_for(source, Purpose::Convert)?;
+    let report = writer::write(&*opened.pages, archive, options)?;
+    Ok((report, opened.notes))
 }

@@ -1,32 +1,30 @@
 //! A checkpoint as pages, packed as they are read: what an archive of it would hold, without the archive.
 //!
-//! [`groups`](super::groups) has decided which rows go where; here they are copied from the mapped files.
-//! Hashes of source tensors are taken while a conversion reads the pages in order, and by reading the source
-//! once more where it did not.
+//! `groups` has decided which rows go where; here they are copied from the mapped files, by `rows`. When the
+//! pages are read to be written, each is unpacked again and compared with the source, and the source tensors
+//! are hashed as they pass; a run pays for neither.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::groups::{Group, Member, Placed};
+use super::rows::Rows;
 use super::safetensors::{Dtype, Safetensors};
-use super::shards::Weights;
+use super::shards::{CHUNK, Weights};
+use super::table::{Content, Table, provenance};
 use super::{Error, detect};
-use crate::format::manifest::{Asset, Ignored, Piece, Provenance, SourceFile, Tensor, Transform};
-use crate::format::{
-    Geometry, Hash, MAX_PART_BYTES, Manifest, PageId, PageRecord, Pages, Plane, Role,
-};
+use crate::format::unpack::unpack_piece;
+use crate::format::{Hash, Manifest, PageId, PageRecord, Pages};
 use crate::model::ModelSpec;
-use crate::quant::{Format, float};
 
 /// What the pages are read for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To be run: nothing is hashed.
+    /// To be run: pages are only packed.
     Run,
-    /// To be written: source tensors are hashed as their pages pass.
+    /// To be written: pages are also checked, and source tensors hashed as they pass.
     Convert,
 }
 
@@ -49,19 +47,20 @@ pub struct Packed {
     listed: Vec<Option<usize>>,
     assets: Vec<AssetFile>,
     groups: Vec<Group>,
-    /// What each page holds.
     content: Vec<Content>,
     pages: Vec<PageRecord>,
     manifest: Manifest,
-    hashing: Option<Mutex<Vec<Hashing>>>,
+    purpose: Purpose,
+    passed: Mutex<Passed>,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Content {
-    /// Bytes of an asset from here on.
-    Asset { asset: usize, offset: u64 },
-    /// A part of a group.
-    Part { group: usize, part: u64 },
+/// What is known from the pages read so far.
+#[derive(Debug, Default)]
+struct Passed {
+    /// Pages that were unpacked again and agreed with the source.
+    exact: Vec<bool>,
+    /// By position in `Manifest::tensors`.
+    hashes: Vec<Hashing>,
 }
 
 /// How far the hash of a source tensor is.
@@ -71,7 +70,7 @@ enum Hashing {
     Running(Box<blake3::Hasher>, u64),
     /// All have.
     Done(Hash),
-    /// Rows passed in another order; the source must be read again.
+    /// A row was skipped; the source must be read again.
     OutOfOrder,
 }
 
@@ -83,23 +82,20 @@ impl Packed {
         placed: Placed,
         assets: Vec<AssetFile>,
         purpose: Purpose,
-    ) -> Result<Self, Error> {
-        let mut table = Table::default();
-        for (asset, file) in assets.iter().enumerate() {
-            table.asset(asset, file);
-        }
-        let first_pages: Vec<u32> = placed
-            .groups
-            .iter()
-            .enumerate()
-            .map(|(index, group)| table.group(index, group))
-            .collect();
-        let (tensors, listed) = manifest_tensors(&weights, &placed, &first_pages);
-        let hashing = (purpose == Purpose::Convert).then(|| {
-            let fresh = |_: &Tensor| Hashing::Running(Box::default(), 0);
-            Mutex::new(tensors.iter().map(fresh).collect())
-        });
+    ) -> Self {
+        let table = Table::new(&assets, &placed.groups);
+        let (tensors, listed) = table.tensors(&weights, &placed.groups);
+        let passed = Passed {
+            exact: vec![false; table.pages.len()],
+            hashes: match purpose {
+                Purpose::Run => Vec::new(),
+                Purpose::Convert => {
+                    tensors.iter().map(|_| Hashing::Running(Box::default(), 0)).collect()
+                }
+            },
+        };
         let manifest = Manifest {
+            // A spec holds only numbers that were checked to be finite, so it always has a JSON form.
             spec: serde_json::to_value(spec).unwrap_or_default(),
             descriptors: table.descriptors,
             tensors,
@@ -107,7 +103,7 @@ impl Packed {
             assets: table.assets,
             provenance: provenance(&weights, &placed),
         };
-        Ok(Packed {
+        Packed {
             name,
             files: weights.files,
             tensors: weights.tensors,
@@ -117,8 +113,9 @@ impl Packed {
             content: table.content,
             pages: table.pages,
             manifest,
-            hashing,
-        })
+            purpose,
+            passed: Mutex::new(passed),
+        }
     }
 
     /// Whether one of the source files has this name.
@@ -126,49 +123,40 @@ impl Packed {
         self.files.iter().any(|(file, _)| file == name)
     }
 
-    /// The manifest with the hashes of all source tensors.
-    ///
-    /// Tensors whose pages did not pass in order are hashed by reading the source again.
-    pub fn finish(&self) -> Result<Manifest, Error> {
-        let mut manifest = self.manifest.clone();
-        for (tensor, listed) in self.listed.iter().enumerate() {
-            if let Some(entry) = listed.and_then(|listed| manifest.tensors.get_mut(listed)) {
-                entry.hash = match listed.and_then(|listed| self.hash_so_far(listed)) {
-                    Some(hash) => hash,
-                    None => *blake3::Hasher::new()
-                        .update_rayon(self.bytes(tensor))
-                        .finalize()
-                        .as_bytes(),
-                };
-            }
-        }
-        Ok(manifest)
-    }
-
-    fn hash_so_far(&self, listed: usize) -> Option<Hash> {
-        let hashing = self.hashing.as_ref()?;
-        let hashing = hashing.lock().unwrap_or_else(PoisonError::into_inner);
-        match hashing.get(listed)? {
-            Hashing::Done(hash) => Some(*hash),
-            Hashing::Running(..) | Hashing::OutOfOrder => None,
-        }
-    }
-
-    fn bytes(&self, tensor: usize) -> &[u8] {
-        let at = self.tensors.get(tensor);
-        let file = at.and_then(|&(file, tensor)| Some((&self.files.get(file)?.1, tensor)));
-        file.map(|(file, tensor)| file.bytes(tensor)).unwrap_or_default()
-    }
-
-    fn dtype(&self, tensor: usize) -> Option<Dtype> {
+    fn source(&self, tensor: usize) -> Option<(&Safetensors, usize)> {
         let &(file, tensor) = self.tensors.get(tensor)?;
-        Some(self.files.get(file)?.1.tensors.get(tensor)?.dtype)
+        Some((&self.files.get(file)?.1, tensor))
     }
 
     fn tensor_name(&self, tensor: usize) -> String {
-        let at = self.tensors.get(tensor);
-        let entry = at.and_then(|&(file, tensor)| self.files.get(file)?.1.tensors.get(tensor));
-        entry.map(|entry| entry.name.clone()).unwrap_or_default()
+        self.source(tensor)
+            .and_then(|(file, tensor)| file.tensors.get(tensor))
+            .map(|entry| entry.name.clone())
+            .unwrap_or_default()
+    }
+
+    fn passed(&self) -> MutexGuard<'_, Passed> {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_page(&self, page: PageId, purpose: Purpose, out: &mut [u8]) -> Result<(), Error> {
+        let count = self.pages.len();
+        let content = self.content.get(page.0 as usize);
+        match content.copied() {
+            None => Err(Error::NoSuchPage { page: page.0, count }),
+            Some(Content::Asset { asset, offset }) => self.read_asset(asset, offset, out),
+            Some(Content::Part { group, part }) => {
+                let Some(group) = self.groups.get(group) else {
+                    return Ok(());
+                };
+                self.read_part(group, part, purpose, out)?;
+                if purpose == Purpose::Convert {
+                    self.check_exact(group, part, page, out)?;
+                }
+                self.release(group, part);
+                Ok(())
+            }
+        }
     }
 
     fn read_asset(&self, asset: usize, offset: u64, out: &mut [u8]) -> Result<(), Error> {
@@ -187,61 +175,146 @@ impl Packed {
         file.read_exact(out).map_err(failed)
     }
 
-    fn read_part(&self, group: &Group, part: u64, out: &mut [u8]) -> Result<(), Error> {
-        let geometry = &group.geometry;
-        if geometry.is_small()
-            || geometry.planes.iter().any(|plane| plane.row_stride != plane.row_bytes)
-        {
+    fn read_part(
+        &self,
+        group: &Group,
+        part: u64,
+        purpose: Purpose,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        let planes = &group.geometry.planes;
+        if planes.len() > 1 || planes.iter().any(|plane| plane.row_stride != plane.row_bytes) {
             out.fill(0);
         }
         for member in &group.members {
-            let not_exact = || Error::NotExact { tensor: self.tensor_name(member.tensor) };
-            let run = Run::of(member, geometry, part).ok_or_else(not_exact)?;
-            let dtype = self.dtype(member.tensor).and_then(Dtype::format).ok_or_else(not_exact)?;
-            let width = run.source_row_bytes(dtype);
-            let source = run.source(width);
-            let bytes = self.bytes(member.tensor).get(source.clone()).ok_or_else(not_exact)?;
-            run.pack(bytes, dtype, out).ok_or_else(not_exact)?;
-            self.passed(member, &run, bytes);
-            if let Some(&(file, tensor)) = self.tensors.get(member.tensor)
-                && let Some((_, file)) = self.files.get(file)
-            {
-                file.release(tensor, source);
+            let (rows, source) = self.rows(group, member, part)?;
+            rows.pack(source, out).ok_or_else(|| self.not_exact(member))?;
+            if purpose == Purpose::Convert {
+                self.hash(member, &rows, source);
             }
         }
         Ok(())
     }
 
-    /// Takes rows that were packed into the hash of their tensor.
-    fn passed(&self, member: &Member, run: &Run<'_>, bytes: &[u8]) {
-        let Some(hashing) = &self.hashing else { return };
+    /// The rows of a member that lie in a part, and their bytes in the source.
+    fn rows<'a>(
+        &'a self,
+        group: &'a Group,
+        member: &Member,
+        part: u64,
+    ) -> Result<(Rows<'a>, &'a [u8]), Error> {
+        let found = || {
+            let (file, tensor) = self.source(member.tensor)?;
+            let format = file.tensors.get(tensor)?.dtype.format()?;
+            let rows = Rows::of(member, &group.geometry, part, format)?;
+            let bytes = file.bytes(tensor).get(rows.source()?)?;
+            Some((rows, bytes))
+        };
+        found().ok_or_else(|| self.not_exact(member))
+    }
+
+    fn not_exact(&self, member: &Member) -> Error {
+        Error::NotExact { tensor: self.tensor_name(member.tensor) }
+    }
+
+    /// Says that the rows of a part have been passed.
+    fn release(&self, group: &Group, part: u64) {
+        for member in &group.members {
+            let format = |(file, tensor): (&Safetensors, usize)| {
+                file.tensors.get(tensor).map(|entry| entry.dtype)
+            };
+            let Some((file, tensor)) = self.source(member.tensor) else {
+                continue;
+            };
+            let format = format((file, tensor)).and_then(Dtype::format);
+            let rows = format.and_then(|format| Rows::of(member, &group.geometry, part, format));
+            if let Some(range) = rows.and_then(|rows| rows.source()) {
+                file.release(tensor, range);
+            }
+        }
+    }
+
+    /// Unpacks a part as `extract` will and compares it with the source.
+    fn check_exact(
+        &self,
+        group: &Group,
+        part: u64,
+        page: PageId,
+        packed: &[u8],
+    ) -> Result<(), Error> {
+        let first = page.0.saturating_sub(part as u32);
+        let mut unpacked = Vec::new();
+        for member in &group.members {
+            let (rows, source) = self.rows(group, member, part)?;
+            let listed = self.listed.get(member.tensor).copied().flatten();
+            let tensor = listed.and_then(|listed| self.manifest.tensors.get(listed));
+            let tensor = tensor.ok_or_else(|| self.not_exact(member))?;
+            let piece = member.piece(first);
+            unpacked.clear();
+            let range = unpack_piece(&group.geometry, tensor, &piece, part, packed, &mut unpacked);
+            let same =
+                matches!(range, Ok(range) if range.start == rows.source_row || rows.count == 0);
+            if !same || unpacked != source {
+                return Err(self.not_exact(member));
+            }
+        }
+        if let Some(exact) = self.passed().exact.get_mut(page.0 as usize) {
+            *exact = true;
+        }
+        Ok(())
+    }
+
+    /// Takes rows into the hash of their tensor.
+    fn hash(&self, member: &Member, rows: &Rows<'_>, source: &[u8]) {
         let Some(listed) = self.listed.get(member.tensor).copied().flatten() else {
             return;
         };
-        let rows = match self.manifest.tensors.get(listed).and_then(|tensor| tensor.shape.first()) {
-            Some(&rows) => rows,
-            None => return,
-        };
-        let mut hashing = hashing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(state) = hashing.get_mut(listed) else {
+        let shape = self.manifest.tensors.get(listed).map(|tensor| &tensor.shape);
+        let all = shape.and_then(|shape| shape.first()).copied();
+        let mut passed = self.passed();
+        let Some(state) = passed.hashes.get_mut(listed) else {
             return;
         };
-        let Hashing::Running(hasher, passed) = state else {
+        let Hashing::Running(hasher, hashed) = state else {
             return;
         };
-        let first = member.source_row + run.first;
-        if *passed != first {
-            // A row seen a second time is harmless; one that was skipped is not.
-            if first > *passed {
-                *state = Hashing::OutOfOrder;
+        if rows.source_row > *hashed {
+            *state = Hashing::OutOfOrder;
+        } else if rows.source_row == *hashed {
+            hasher.update_rayon(source);
+            *hashed += rows.count;
+            if Some(*hashed) == all {
+                *state = Hashing::Done(*hasher.finalize().as_bytes());
             }
-            return;
+        } // else: a page read a second time
+    }
+
+    /// The hash of a source tensor, read again.
+    fn hash_again(&self, tensor: usize) -> Hash {
+        let mut hasher = blake3::Hasher::new();
+        if let Some((file, tensor)) = self.source(tensor) {
+            let mut start = 0;
+            for chunk in file.bytes(tensor).chunks(CHUNK) {
+                hasher.update_rayon(chunk);
+                file.release(tensor, start..start + chunk.len());
+                start += chunk.len();
+            }
         }
-        hasher.update_rayon(bytes);
-        *passed += run.count;
-        if *passed == rows {
-            *state = Hashing::Done(*hasher.finalize().as_bytes());
+        *hasher.finalize().as_bytes()
+    }
+
+    /// Packs and checks the pages that have not been checked yet.
+    fn check_rest(&self) -> Result<(), Error> {
+        let mut out = Vec::new();
+        for (record, content) in self.pages.iter().zip(&self.content) {
+            let page = PageId(record.id);
+            let checked = self.passed().exact.get(page.0 as usize).copied();
+            if matches!(content, Content::Part { .. }) && checked != Some(true) {
+                out.resize(record.stored_len as usize, 0);
+                self.read_page(page, Purpose::Convert, &mut out)?;
+            }
         }
+        Ok(())
     }
 }
 
@@ -259,260 +332,26 @@ impl Pages for Packed {
     }
 
     fn read(&self, page: PageId, out: &mut [u8]) -> Result<(), crate::Error> {
-        let count = self.pages.len();
-        let record = self.pages.get(page.0 as usize);
-        let (Some(record), Some(&content)) = (record, self.content.get(page.0 as usize)) else {
-            return Err(Error::NoSuchPage { page: page.0, count }.into());
-        };
-        assert_eq!(out.len() as u64, record.stored_len, "a page is read whole");
-        match content {
-            Content::Asset { asset, offset } => self.read_asset(asset, offset, out)?,
-            Content::Part { group, part } => {
-                if let Some(group) = self.groups.get(group) {
-                    self.read_part(group, part, out)?;
-                }
+        if let Some(record) = self.pages.get(page.0 as usize) {
+            assert_eq!(out.len() as u64, record.stored_len, "page {} is read whole", page.0);
+        }
+        Ok(self.read_page(page, self.purpose, out)?)
+    }
+
+    fn finish(&self) -> Result<Manifest, crate::Error> {
+        self.check_rest()?;
+        let mut manifest = self.manifest.clone();
+        for (tensor, listed) in self.listed.iter().enumerate() {
+            let Some(listed) = *listed else { continue };
+            let known = match self.passed().hashes.get(listed) {
+                Some(Hashing::Done(hash)) => Some(*hash),
+                Some(Hashing::Running(..) | Hashing::OutOfOrder) | None => None,
+            };
+            if let Some(entry) = manifest.tensors.get_mut(listed) {
+                entry.hash = known.unwrap_or_else(|| self.hash_again(tensor));
             }
         }
-        Ok(())
-    }
-}
-
-/// The rows of a member that lie in one part.
-struct Run<'a> {
-    plane: &'a Plane,
-    /// First of them, counted within the member.
-    first: u64,
-    count: u64,
-    /// Row of the source tensor that the first is.
-    source_row: u64,
-    /// Row of the part that the first is.
-    part_row: u64,
-    row_step: u64,
-}
-
-impl<'a> Run<'a> {
-    fn of(member: &Member, geometry: &'a Geometry, part: u64) -> Option<Self> {
-        let plane = geometry.planes.get(member.plane as usize)?;
-        let (start, rows) = match geometry.is_small() {
-            true => (0, plane.rows),
-            false => (part.checked_mul(geometry.part_rows)?, geometry.rows_of(part)),
-        };
-        // Row i of the member is row `first_row + i * row_step` of the group.
-        let before = |row: u64| row.saturating_sub(member.first_row).div_ceil(member.row_step);
-        let first = before(start).min(member.rows);
-        let end = before(start.checked_add(rows)?).min(member.rows);
-        Some(Run {
-            plane,
-            first,
-            count: end - first,
-            source_row: member.source_row + first,
-            part_row: (member.first_row + first * member.row_step).saturating_sub(start),
-            row_step: member.row_step,
-        })
-    }
-
-    /// Bytes of a row in the source: those of the plane, unless the numbers are widened.
-    fn source_row_bytes(&self, format: Format) -> u64 {
-        match self.plane.kind {
-            crate::format::PlaneKind::Vector(_) => u64::from(format.bits()) / 8,
-            _ => self.plane.row_bytes,
-        }
-    }
-
-    /// The bytes of the source tensor.
-    fn source(&self, width: u64) -> std::ops::Range<usize> {
-        let start = self.source_row * width;
-        start as usize..(start + self.count * width) as usize
-    }
-
-    /// Copies or widens the rows into a part. `None` where they would leave it.
-    fn pack(&self, source: &[u8], format: Format, out: &mut [u8]) -> Option<()> {
-        if self.count == 0 {
-            return Some(());
-        }
-        let stride = self.plane.row_stride.checked_mul(self.row_step)? as usize;
-        let start = self.plane.offset + self.part_row * self.plane.row_stride;
-        let out = out.get_mut(start as usize..)?;
-        let width = self.plane.row_bytes as usize;
-        let widen: Option<fn(u16) -> f32> = match (self.plane.kind, format) {
-            (crate::format::PlaneKind::Vector(_), Format::BF16) => Some(float::bf16_to_f32),
-            (crate::format::PlaneKind::Vector(_), Format::F16) => Some(float::f16_to_f32),
-            _ => None,
-        };
-        if let Some(widen) = widen {
-            let (halves, _) = source.as_chunks::<2>();
-            let rows = out.chunks_mut(stride).zip(halves);
-            for (out, half) in rows {
-                let value = widen(u16::from_le_bytes(*half)).to_le_bytes();
-                out.get_mut(..4)?.copy_from_slice(&value);
-            }
-        } else if stride == width {
-            out.get_mut(..source.len())?.copy_from_slice(source);
-        } else {
-            for (out, row) in out.chunks_mut(stride).zip(source.chunks_exact(width)) {
-                out.get_mut(..width)?.copy_from_slice(row);
-            }
-        }
-        Some(())
-    }
-}
-
-/// The page table and what it refers to, as it grows.
-#[derive(Default)]
-struct Table {
-    pages: Vec<PageRecord>,
-    content: Vec<Content>,
-    descriptors: Vec<Geometry>,
-    assets: Vec<Asset>,
-}
-
-impl Table {
-    fn asset(&mut self, asset: usize, file: &AssetFile) {
-        self.assets.push(Asset {
-            name: file.name.clone(),
-            page: self.pages.len() as u32,
-            bytes: file.bytes,
-        });
-        let parts = file.bytes.div_ceil(MAX_PART_BYTES);
-        for part in 0..parts {
-            let offset = part * MAX_PART_BYTES;
-            let len = (file.bytes - offset).min(MAX_PART_BYTES);
-            self.push(
-                PageRecord {
-                    stored_len: len,
-                    part: part as u32,
-                    ..blank(Role::Asset, Format::Bytes)
-                },
-                Content::Asset { asset, offset },
-            );
-        }
-    }
-
-    /// Adds the parts of a group; the answer is its first page.
-    fn group(&mut self, index: usize, group: &Group) -> u32 {
-        let first = self.pages.len() as u32;
-        let geometry = &group.geometry;
-        let known = self.descriptors.iter().position(|known| known == geometry);
-        let descriptor = known.unwrap_or_else(|| {
-            self.descriptors.push(geometry.clone());
-            self.descriptors.len() - 1
-        });
-        for part in 0..geometry.parts() {
-            self.push(
-                PageRecord {
-                    layer: group.layer,
-                    stored_len: geometry.part_bytes(part),
-                    descriptor: descriptor as u32,
-                    part: part as u32,
-                    first_row: (part * geometry.part_rows) as u32,
-                    rows: geometry.rows_of(part) as u32,
-                    ..blank(group.role, geometry.format)
-                },
-                Content::Part { group: index, part },
-            );
-        }
-        first
-    }
-
-    fn push(&mut self, record: PageRecord, content: Content) {
-        let id = self.pages.len() as u32;
-        self.pages.push(PageRecord { id, ..record });
-        self.content.push(content);
-    }
-}
-
-fn blank(role: Role, format: Format) -> PageRecord {
-    PageRecord {
-        id: 0,
-        role,
-        layer: None,
-        expert: None,
-        format,
-        layout: 0,
-        offset: 0,
-        stored_len: 0,
-        hash: [0; 32],
-        descriptor: 0,
-        part: 0,
-        first_row: 0,
-        rows: 0,
-    }
-}
-
-/// The manifest's list of stored tensors in source order, and the position in it of each source tensor.
-fn manifest_tensors(
-    weights: &Weights,
-    placed: &Placed,
-    first_pages: &[u32],
-) -> (Vec<Tensor>, Vec<Option<usize>>) {
-    let mut pieces: BTreeMap<usize, Vec<Piece>> = BTreeMap::new();
-    let mut widened: BTreeMap<usize, bool> = BTreeMap::new();
-    for (group, &page) in placed.groups.iter().zip(first_pages) {
-        for member in &group.members {
-            pieces.entry(member.tensor).or_default().push(Piece {
-                page,
-                plane: member.plane,
-                source_row: member.source_row,
-                rows: member.rows,
-                first_row: member.first_row,
-                row_step: member.row_step,
-            });
-            widened.insert(member.tensor, group.geometry.is_small());
-        }
-    }
-    let mut tensors = Vec::new();
-    let mut listed = vec![None; weights.tensors.len()];
-    for (tensor, mut pieces) in pieces {
-        let Some(&at) = weights.tensors.get(tensor) else {
-            continue;
-        };
-        let Some(entry) = weights.entry(at) else {
-            continue;
-        };
-        pieces.sort_by_key(|piece| piece.source_row);
-        let is_vector = widened.get(&tensor).copied().unwrap_or(false);
-        let widens = is_vector && entry.dtype.format() != Some(Format::F32);
-        if let Some(listed) = listed.get_mut(tensor) {
-            *listed = Some(tensors.len());
-        }
-        tensors.push(Tensor {
-            name: entry.name.clone(),
-            file: at.0 as u32,
-            dtype: entry.dtype.name().to_owned(),
-            shape: entry.shape.clone(),
-            hash: [0; 32],
-            transform: if widens { vec![Transform::WidenF32] } else { Vec::new() },
-            pieces,
-        });
-    }
-    (tensors, listed)
-}
-
-fn provenance(weights: &Weights, placed: &Placed) -> Provenance {
-    let left_out = placed.ignored.iter().filter_map(|&(tensor, reason)| {
-        Some((weights.entry(*weights.tensors.get(tensor)?)?, reason))
-    });
-    let unlisted = weights
-        .unlisted
-        .iter()
-        .filter_map(|&at| Some((weights.entry(at)?, "not listed in model.safetensors.index.json")));
-    Provenance {
-        tool: concat!("thin ", env!("CARGO_PKG_VERSION")).to_owned(),
-        source: "huggingface".to_owned(),
-        files: weights
-            .files
-            .iter()
-            .map(|(name, file)| SourceFile {
-                name: name.clone(),
-                bytes: file.len(),
-                metadata: file.metadata.clone(),
-            })
-            .collect(),
-        ignored: left_out
-            .chain(unlisted)
-            .map(|(entry, reason)| Ignored { name: entry.name.clone(), reason: reason.to_owned() })
-            .collect(),
-        profile: "safe".to_owned(),
-        exact_storage_preserved: false,
+        manifest.provenance.exact_storage_preserved = true;
+        Ok(manifest)
     }
 }

@@ -18,6 +18,7 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use super::json::UniqueMap;
 use super::map::Map;
 use super::{Error, detect};
+use crate::format::grouped;
 use crate::quant::Format;
 
 /// A header above this is refused, as the reference implementation does.
@@ -315,11 +316,13 @@ pub enum Problem {
     TooShort { len: usize },
     /// The header's length is absurd.
     #[error(
-        "it states a header of {header_len} bytes, but at most {MAX_HEADER_BYTES} are accepted"
+        "it states a header of {} bytes, but at most {} are accepted",
+        grouped(*header_len),
+        grouped(MAX_HEADER_BYTES)
     )]
     HeaderTooLong { header_len: u64 },
     /// The file ends inside the header.
-    #[error("it states a header of {header_len} bytes, but only {available} follow")]
+    #[error("it states a header of {} bytes, but only {available} follow", grouped(*header_len))]
     HeaderBeyondEnd { header_len: u64, available: usize },
     /// The header is not JSON at its first byte, a byte order mark included.
     #[error("its header does not start with '{{' but with {found}")]
@@ -341,7 +344,9 @@ pub enum Problem {
     Overflow { tensor: String, shape: Vec<u64> },
     /// Shape and type need another number of bytes than the span has.
     #[error(
-        "tensor '{tensor}' of shape {shape:?} in {dtype} takes {expected} bytes, but its offsets span {found}"
+        "tensor '{tensor}' of shape {shape:?} in {dtype} takes {} bytes, but its offsets span {}",
+        grouped(*expected),
+        grouped(*found)
     )]
     Span { tensor: String, dtype: Dtype, shape: Vec<u64>, expected: u64, found: u64 },
     /// Two tensors share bytes.
@@ -353,7 +358,7 @@ pub enum Problem {
     #[error("tensor '{tensor}' starts at byte {start}, but '{previous}' ends at byte {end}: a gap")]
     Gap { tensor: String, start: usize, previous: String, end: usize },
     /// The file is longer or shorter than its tensors.
-    #[error("its tensors take {stated} bytes, but {found} follow the header")]
+    #[error("its tensors take {} bytes, but {} follow the header", grouped(*stated), grouped(*found as u64))]
     DataLength { stated: u64, found: usize },
 }
 
@@ -382,7 +387,7 @@ mod tests {
     fn r37_header_rejects_a_length_it_cannot_have() {
         let says = |bytes: &[u8]| Header::parse(bytes).expect_err("refused").to_string();
 
-        assert!(says(&[0xff; 8]).contains("18446744073709551615"));
+        assert!(says(&[0xff; 8]).contains("18,446,744,073,709,551,615"));
         assert!(says(&[0; 7]).contains("it has 7 bytes"));
         assert!(says(&[]).contains("it has 0 bytes"));
         assert!(says(b"\x0a\0\0\0\0\0\0\0{}").contains("a header of 10 bytes, but only 2 follow"));
@@ -392,7 +397,7 @@ mod tests {
     #[test]
     fn r38_header_rejects_offsets_that_disagree_with_shape_and_dtype() {
         let span = problem(&[tensor("a", "F32", "[1000,1000]", 0, 4)], 4);
-        assert!(span.contains("takes 4000000 bytes, but its offsets span 4"), "{span}");
+        assert!(span.contains("takes 4,000,000 bytes, but its offsets span 4"), "{span}");
         let backwards = problem(&[tensor("a", "F32", "[1]", 4, 0)], 4);
         assert!(backwards.contains("starts at byte 4 but ends at byte 0"), "{backwards}");
         let huge = problem(&[tensor("a", "F32", "[4294967296,4294967296]", 0, 0)], 0);
@@ -477,5 +482,38 @@ mod tests {
             assert!(found.contains("'a': "), "{entry}: {found}");
         }
         assert!(problem(&[r#""__metadata__":{"k":1}"#.to_owned()], 0).contains("__metadata__"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn header_of_any_bytes_is_parsed_or_refused(
+            header in proptest::collection::vec(proptest::num::u8::ANY, 0..80),
+            data in 0usize..9,
+        ) {
+            let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+            bytes.extend_from_slice(&header);
+            bytes.resize(bytes.len() + data, 0);
+            let _ = Header::parse(&bytes);
+            let _ = Header::parse(&header);
+        }
+
+        #[test]
+        fn header_accepts_only_tensors_that_cover_the_data(
+            spans in proptest::collection::vec((0u64..20, 0u64..20, 0u64..5), 0..4),
+            data in 0usize..20,
+        ) {
+            let tensors: Vec<_> = spans
+                .iter()
+                .enumerate()
+                .map(|(nth, (start, end, dim))| {
+                    tensor(&nth.to_string(), "F32", &format!("[{dim}]"), *start, *end)
+                })
+                .collect();
+            let header = format!("{{{}}}", tensors.join(","));
+            if let Ok(parsed) = Header::parse(&file(&header, data)) {
+                let covered: usize = parsed.tensors.iter().map(|entry| entry.range.len()).sum();
+                proptest::prop_assert_eq!(covered, data);
+            }
+        }
     }
 }

@@ -142,7 +142,7 @@ pub enum Place {
 pub static ARCHITECTURES: &[Architecture] = &[
     Architecture {
         model_type: "llama",
-        classes: &["LlamaForCausalLM", "LlamaModel"],
+        classes: &["LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM"],
         special: "grouped-query attention; llama3, linear and YaRN position scaling; optional biases",
         goldens: &["llama", "llama-tied", "llama-sharded", "llama-bias-linear"],
         defaults: Defaults {

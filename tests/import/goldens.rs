@@ -125,3 +125,36 @@ fn files_beside_the_model_are_listed_and_not_read() {
 
     assert_eq!(notes, ["'goldens.safetensors' is not part of the model and was not read"]);
 }
+
+#[test]
+fn gate_and_up_rows_alternate_and_queries_keys_values_follow_each_other() {
+    for name in ["llama", "phi3"] {
+        let (packed, _) = open_source(&golden(name), Purpose::Run).expect(name);
+        let stored = read_pages(&packed);
+        let source = source(name);
+        let tensor = |name: &str| &source[&format!("model.layers.1.{name}.weight")].2;
+        let page = |role| {
+            let mut pages = packed.pages().iter();
+            let page = pages.find(|page| page.role == role && page.layer == Some(1));
+            &stored[page.expect("there").id as usize]
+        };
+        let row = 64 * 2; // hidden_size 64 in bf16, already a multiple of 16 bytes
+
+        let (gate, up, qkv) = match name {
+            "phi3" => {
+                let (gate, up) = tensor("mlp.gate_up_proj").split_at(96 * row);
+                (gate.to_vec(), up.to_vec(), tensor("self_attn.qkv_proj").clone())
+            }
+            _ => {
+                let part = |part: &str| tensor(&format!("self_attn.{part}_proj")).clone();
+                let qkv = [part("q"), part("k"), part("v")].concat();
+                (tensor("mlp.gate_proj").clone(), tensor("mlp.up_proj").clone(), qkv)
+            }
+        };
+
+        let pairs = gate.chunks(row).zip(up.chunks(row));
+        let alternating: Vec<u8> = pairs.flat_map(|(gate, up)| [gate, up].concat()).collect();
+        assert!(*page(Role::FfnGateUp) == alternating, "{name}");
+        assert!(*page(Role::AttnQkv) == qkv, "{name}");
+    }
+}

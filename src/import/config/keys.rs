@@ -75,11 +75,11 @@ const NEUTRAL: &[&str] = &[
     "use_cache",
 ];
 
-/// When a key that changes arithmetic changes nothing. Null, false and empty lists never do.
+/// When a key that changes arithmetic changes nothing; null never does.
 enum Unless {
-    /// Always.
+    /// It is false or empty.
     Off,
-    /// It is this number.
+    /// It is false, empty or this number.
     Is(f64),
     /// It is true.
     True,
@@ -138,9 +138,6 @@ pub(super) fn check_unread(
     notes: &mut Vec<String>,
 ) -> Result<(), Problem> {
     for (key, value) in fields.unread() {
-        if is_off(value) || NEUTRAL.contains(&key) {
-            continue;
-        }
         match CHANGING.iter().find(|(changing, _)| *changing == key) {
             Some((_, unless)) if unless.holds(value) => {}
             Some(_) => {
@@ -150,6 +147,7 @@ pub(super) fn check_unread(
                     model_type: model_type.to_owned(),
                 });
             }
+            None if is_off(value) || NEUTRAL.contains(&key) => {}
             None => notes.push(format!(
                 "config.json: '{key}: {}' means nothing for {model_type} and is not used",
                 brief(value)
@@ -172,9 +170,9 @@ fn is_off(value: &Value) -> bool {
 impl Unless {
     fn holds(&self, value: &Value) -> bool {
         match self {
-            Unless::Off => false,
-            Unless::Is(number) => value.as_f64() == Some(*number),
-            Unless::True => *value == Value::Bool(true),
+            Unless::Off => is_off(value),
+            Unless::Is(number) => is_off(value) || value.as_f64() == Some(*number),
+            Unless::True => matches!(value, Value::Null | Value::Bool(true)),
         }
     }
 }

@@ -312,3 +312,81 @@ fn token_ids(fields: &Fields<'_>) -> Result<TokenIds, Problem> {
     }
     Ok(ids)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Values of every kind, near and far from what a config has.
+    fn value() -> impl Strategy<Value = Value> {
+        let number =
+            prop_oneof![Just(0.0), Just(-1.0), Just(1e300), Just(0.5), Just(4.0), Just(4.3e9)];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            (0u32..9).prop_map(Value::from),
+            number.prop_map(Value::from),
+            "(default|linear|yarn|llama3|silu|full_attention|x)".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(2, 16, 4, |inner| {
+            let key = "(rope_type|type|factor|rope_theta|quant_method|truncate|x)";
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((key, inner), 0..4)
+                    .prop_map(|entries| Value::Object(entries.into_iter().collect())),
+            ]
+        })
+    }
+
+    const KEYS: &[&str] = &[
+        "model_type",
+        "architectures",
+        "hidden_size",
+        "vocab_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "intermediate_size",
+        "max_position_embeddings",
+        "rms_norm_eps",
+        "rope_theta",
+        "rope_scaling",
+        "rope_parameters",
+        "partial_rotary_factor",
+        "hidden_act",
+        "sliding_window",
+        "use_sliding_window",
+        "max_window_layers",
+        "layer_types",
+        "no_rope_layers",
+        "no_rope_layer_interval",
+        "eos_token_id",
+        "tie_word_embeddings",
+        "clip_qkv",
+    ];
+
+    proptest! {
+        #[test]
+        fn any_config_is_read_or_refused(
+            model_type in 0..arch::ARCHITECTURES.len(),
+            changes in prop::collection::vec((prop::sample::select(KEYS), value()), 0..4),
+        ) {
+            let mut config: Map<String, Value> = serde_json::from_str(
+                r#"{"hidden_size": 64, "vocab_size": 9, "num_hidden_layers": 3, "rope_theta": 1e4,
+                    "num_attention_heads": 4, "intermediate_size": 8}"#,
+            )
+            .expect("JSON");
+            config.insert("model_type".into(), arch::ARCHITECTURES[model_type].model_type.into());
+            for (key, value) in changes {
+                config.insert(key.to_owned(), value);
+            }
+            if let Ok(config) = read(&config) {
+                let _ = config.spec.check();
+            }
+        }
+    }
+}

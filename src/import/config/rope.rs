@@ -8,6 +8,8 @@ use crate::model::arch::Architecture;
 use crate::model::rope::yarn_attention_factor;
 use crate::model::{RopeScaling, RopeSpec};
 
+type Object = Map<String, Value>;
+
 /// Keys of a scaling object without influence on the frequencies.
 const NEUTRAL: &[&str] = &["finetuned"];
 
@@ -61,9 +63,7 @@ pub(super) fn rope(
 }
 
 /// The object that describes scaling, and what its fields are called in messages.
-fn scaling_object<'a>(
-    fields: &Fields<'a>,
-) -> Result<(&'static str, Option<&'a Map<String, Value>>), Problem> {
+fn scaling_object<'a>(fields: &Fields<'a>) -> Result<(&'static str, Option<&'a Object>), Problem> {
     let older = fields.object("rope_scaling")?;
     let newer = fields.object("rope_parameters")?;
     match (older, newer) {

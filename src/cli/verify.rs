@@ -1,0 +1,74 @@
+//! `thin verify`: every byte of an archive looked at.
+
+use thintensor::format::Event;
+use thintensor::format::verify::{Check, Report, Status, verify as check};
+
+use super::args::VerifyArgs;
+use super::error::{Error, Exit};
+use super::report;
+
+/// Runs the command.
+pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, Error> {
+    if args.archive.is_dir() {
+        return Err(Error::usage(
+            format!("'{}' is a folder, not an archive", args.archive.display()),
+            "give a .thin archive",
+        ));
+    }
+    let bar = report::progress("checking");
+    let found = check(&args.archive, &|event| match event {
+        Event::Start { bytes } => bar.set_length(bytes),
+        Event::Done { bytes } => bar.set_position(bytes),
+        Event::Notice(notice) => bar.suspend(|| report::note(&notice.to_string())),
+    });
+    bar.finish_and_clear();
+    let found = found.map_err(thintensor::Error::from)?;
+    if args.json {
+        report::print_json(&found)?;
+    } else {
+        report::print(&text(&found))?;
+    }
+    if found.ok {
+        return Ok(Exit::Success);
+    }
+    let first = found.checks.iter().find_map(|check| check.problems.first());
+    report::say(&format!(
+        "error: '{}' is damaged{}\nhint: copy or convert it again",
+        found.archive,
+        first.map_or_else(String::new, |problem| format!(": {problem}"))
+    ));
+    Ok(Exit::Failed)
+}
+
+fn text(found: &Report) -> String {
+    let rows: Vec<Vec<String>> = found
+        .checks
+        .iter()
+        .map(|check| vec![check.name.replace('_', " "), status(check).into()])
+        .collect();
+    let mut text = format!(
+        "{}: {}, {} pages, {} tensors\n",
+        found.archive,
+        report::bytes(found.bytes),
+        report::grouped(found.pages),
+        report::grouped(found.tensors)
+    );
+    text.push_str(&report::table(&["check", "result"], &rows));
+    for check in &found.checks {
+        for problem in &check.problems {
+            text.push_str(&format!("{}: {problem}\n", check.name));
+        }
+        if check.more > 0 {
+            text.push_str(&format!("{}: and {} more\n", check.name, report::grouped(check.more)));
+        }
+    }
+    text
+}
+
+fn status(check: &Check) -> &'static str {
+    match check.status {
+        Status::Passed => "ok",
+        Status::Failed => "FAILED",
+        Status::NotRun => "not run",
+    }
+}
