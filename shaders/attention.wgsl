@@ -23,6 +23,7 @@ struct Params {
     out_stride: u32,
     window: u32, // 0: all
     table: u32, // entries of the block table
+    capacity: u32, // positions the program was built for
     scale: f32,
 }
 
@@ -56,7 +57,7 @@ fn main(in: Entry) {
         query[i] = q[from_column + i] * params.scale;
         result[i] = 0.0;
     }
-    let end = min(row.kv_len, params.table * KV_BLOCK);
+    let end = min(row.kv_len, params.capacity);
     var begin = 0u;
     if params.window != 0u && end > params.window {
         begin = end - params.window;

@@ -6,6 +6,7 @@ struct Kv {
     blocks: u32,
     heads: u32,
     head_dim: u32,
+    pad: u32, // uniform structs are multiples of 16 bytes
 }
 
 fn kv_start(kv: Kv, head: u32, block: u32, values: u32, position: u32) -> u32 {

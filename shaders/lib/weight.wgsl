@@ -8,6 +8,8 @@ struct Weight {
     row_stride: u32,  // words from row to row
     part_stride: u32, // words from part to part
     shift: u32,       // log2 of the rows of a part
+    pad_a: u32,       // uniform structs are multiples of 16 bytes
+    pad_b: u32,
 }
 
 fn row_start(weight: Weight, row: u32) -> u32 {

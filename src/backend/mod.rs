@@ -248,7 +248,7 @@ pub enum Error {
     },
     /// The program does not hold together.
     #[error(transparent)]
-    Check(#[from] CheckError),
+    Check(#[from] Box<CheckError>),
     /// An op cannot be run here.
     #[error("{device} cannot run {op}")]
     Unsupported {
@@ -395,10 +395,17 @@ pub fn available() -> Vec<String> {
     names
 }
 
+/// Opens a device by name, with all its limits and features.
+///
+/// **Errors**: as [`open_with`].
+pub fn open(name: &str) -> Result<std::sync::Arc<dyn Backend>, Error> {
+    open_with(&OpenOptions { device: name.to_owned(), ..OpenOptions::default() })
+}
+
 /// Opens a device. `auto` takes the best GPU, and the CPU where there is none.
 ///
 /// **Errors**: [`Error::NoSuchDevice`] or [`Error::Ambiguous`], listing what there is; the driver refuses.
-pub fn open(options: &OpenOptions) -> Result<std::sync::Arc<dyn Backend>, Error> {
+pub fn open_with(options: &OpenOptions) -> Result<std::sync::Arc<dyn Backend>, Error> {
     match options.device.to_ascii_lowercase().as_str() {
         "cpu" => Ok(std::sync::Arc::new(cpu::Cpu::new())),
         "cpu:reference" => Ok(std::sync::Arc::new(cpu::Cpu::reference())),

@@ -437,7 +437,7 @@ impl Builder {
         }
         let backend = match &self.backend {
             Some(backend) => Arc::clone(backend),
-            None => backend::open(&self.device)?,
+            None => backend::open_with(&self.device)?,
         };
         plan.split(backend.info().max_binding_bytes);
         tracing::info!(

@@ -11,6 +11,7 @@ use std::time::Duration;
 use thintensor::backend::{Backend, Buffer, Fence, ProgramId, Slice, Tier};
 use thintensor::format::{Geometry, PlaneKind, Role, Vector};
 use thintensor::plan::GroupId;
+use thintensor::program::step::MAX_STEP_ROWS;
 use thintensor::program::{
     BufferName, BufferSpec, LogitRows, Op, Place, Program, RowSet, Segment, StepRow, StepShape,
     VectorRef, View, Weight,
@@ -263,7 +264,7 @@ impl Setup {
     /// The program of these ops over everything made so far.
     pub(crate) fn finish(mut self, ops: Vec<Op>) -> OneOp {
         let mut step = self.step.clone();
-        step.resize(self.shape.rows as usize, StepRow::default());
+        step.resize(MAX_STEP_ROWS as usize, StepRow::default());
         self.table(BufferName::Step, &step);
         let buffers = self
             .contents

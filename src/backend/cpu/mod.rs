@@ -260,7 +260,7 @@ impl Backend for Cpu {
         program: &Program,
         bind: &BTreeMap<BufferName, Slice>,
     ) -> Result<ProgramId, Error> {
-        check::check(program)?;
+        check::check(program).map_err(Box::new)?;
         for op in &program.ops {
             let matrix = match op {
                 Op::Embed { table, .. } => Some(table),

@@ -40,6 +40,7 @@ shader_files![
     "lib/sampler",
     "lib/step",
     "lib/weight",
+    "matmul_mat",
     "matmul_vec",
     "rms_norm",
     "rms_norm_in_place",

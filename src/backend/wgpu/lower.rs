@@ -7,7 +7,9 @@ use super::compose::Variant;
 use crate::format::{Geometry, Plane, PlaneKind};
 use crate::model::Activation;
 use crate::plan::{GroupId, KvFormat, KvLayout};
-use crate::program::{BufferName, LogitRows, Op, Program, RowSet, VectorRef, View, Weight};
+use crate::program::{
+    BufferName, LogitRows, Op, Program, RowSet, SamplerRecord, VectorRef, View, Weight,
+};
 use crate::quant::Format;
 
 /// What the adapter can do that changes the kernels.
@@ -78,6 +80,9 @@ pub enum LowerError {
         head_dim: u32,
     },
 }
+
+/// Rows up to which a product reads the matrix once per row.
+const MATRIX_ROWS: u32 = 8;
 
 /// Bytes of scratch a program needs.
 #[must_use]
@@ -172,7 +177,13 @@ impl<'p> Lowering<'p> {
                 let file = kv_format(kv)?;
                 let mut params = kv_params(kv);
                 params.extend([heads / kv.kv_heads, q.offset, q.stride, out.offset, out.stride]);
-                params.extend([window.unwrap_or(0), self.table_entries(), scale.to_bits()]);
+                let capacity = self.program.shape.kv_capacity;
+                params.extend([
+                    window.unwrap_or(0),
+                    self.table_entries(),
+                    capacity,
+                    scale.to_bits(),
+                ]);
                 let pool = BufferName::Kv { layer: *layer };
                 let bindings = vec![
                     Binding::Step,
@@ -304,21 +315,33 @@ impl<'p> Lowering<'p> {
         for (run, parts) in weight.runs.iter().enumerate() {
             let mut params = weight_params(weight, parts);
             let (held, words) = (params[0], params[2]);
-            let pairs = held.div_ceil(2);
-            let columns = pairs.min(self.target.max_grid);
-            params.extend([x.stride / 4, out.offset, out.stride, packed, columns]);
             let bindings = vec![
                 Binding::Step,
                 Binding::Read(BufferName::Weight { group, run: run as u32 }),
                 Binding::Read(x.buffer),
                 Binding::Write(out.buffer),
             ];
-            let grid = [columns, pairs.div_ceil(columns), self.rows(rows)];
-            let lanes = if words > 64 { 128 } else { 32 };
-            let draft = Draft::new("matmul_vec", bindings, params, grid);
-            let draft = draft.slot("FORMAT", format).knob("WORKGROUP", lanes);
             let bytes = weight.geometry.payload_bytes() * u64::from(held) / weight.geometry.rows;
-            self.push(self.reducing(draft), bytes);
+            let step_rows = self.rows(rows);
+            // A tile of 64 rows pays from about nine rows on; below, each row reads the matrix again.
+            let (file, per_group, z) = if step_rows > MATRIX_ROWS {
+                ("matmul_mat", 64, step_rows.div_ceil(64))
+            } else {
+                ("matmul_vec", 2, step_rows)
+            };
+            let groups = held.div_ceil(per_group);
+            let columns = groups.min(self.target.max_grid);
+            let grid = [columns, groups.div_ceil(columns), z];
+            params.extend([x.stride / 4, out.offset, out.stride]);
+            params.push(if step_rows > MATRIX_ROWS { step_rows } else { packed });
+            params.push(columns);
+            let draft = Draft::new(file, bindings, params, grid).slot("FORMAT", format);
+            if step_rows > MATRIX_ROWS {
+                self.push(draft, bytes);
+            } else {
+                let lanes = if words > 64 { 128 } else { 32 };
+                self.push(self.reducing(draft.knob("WORKGROUP", lanes)), bytes);
+            }
         }
         Ok(())
     }
@@ -416,10 +439,14 @@ impl<'p> Lowering<'p> {
         }
     }
 
-    /// Sampler slots, from the size of their table.
+    /// Sampler slots, from the size of whichever of their tables the program has.
     fn slots(&self) -> u32 {
-        let bytes = self.program.buffer(BufferName::Drawn).map_or(4, |buffer| buffer.bytes);
-        (bytes / 4) as u32
+        let count = |name, size: usize| {
+            self.program.buffer(name).map(|buffer| (buffer.bytes / size as u64) as u32)
+        };
+        count(BufferName::Drawn, 4)
+            .or_else(|| count(BufferName::Samplers, size_of::<SamplerRecord>()))
+            .unwrap_or(1)
     }
 
     /// Entries of the block table.
@@ -456,7 +483,7 @@ fn kv_format(kv: &KvLayout) -> Result<&'static str, LowerError> {
 
 /// `struct Kv` of lib/kv.wgsl.
 fn kv_params(kv: &KvLayout) -> Vec<u32> {
-    vec![kv.blocks, kv.kv_heads, kv.head_dim]
+    vec![kv.blocks, kv.kv_heads, kv.head_dim, 0]
 }
 
 /// `struct Weight` of lib/weight.wgsl, for the parts of one run.
@@ -468,6 +495,6 @@ fn weight_params(weight: &Weight, parts: &Range<u32>) -> Vec<u32> {
     let words = codes.row_bytes.div_ceil(16);
     let numbers = [end - first, first, words, codes.row_stride / 16, geometry.part_stride / 16];
     let mut params: Vec<u32> = numbers.into_iter().map(|number| number as u32).collect();
-    params.push(geometry.shift());
+    params.extend([geometry.shift(), 0, 0]);
     params
 }

@@ -381,7 +381,7 @@ impl Backend for Wgpu {
         program: &Program,
         bind: &BTreeMap<BufferName, Slice>,
     ) -> Result<ProgramId, Error> {
-        check::check(program)?;
+        check::check(program).map_err(Box::new)?;
         for spec in &program.buffers {
             let found = bind.get(&spec.name).map_or(0, |slice| slice.len);
             if found < spec.bytes {
@@ -419,7 +419,7 @@ impl Backend for Wgpu {
         }
         if let Some(error) = pollster::block_on(scope.pop()) {
             let device = self.opened.info.name.clone();
-            return Err(Error::Device { device, reason: error.to_string() });
+            return Err(Error::Device { device, reason: reason(&error) });
         }
         let step = *bind.get(&BufferName::Step).ok_or(Error::Unbound {
             program: program.name.clone(),
@@ -485,4 +485,16 @@ impl Backend for Wgpu {
     fn timings(&self) -> Vec<OpTime> {
         Vec::new()
     }
+}
+
+/// A driver's error with what caused it, on one line.
+fn reason(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        source = inner.source();
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
