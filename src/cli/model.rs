@@ -13,6 +13,7 @@ use thintensor::model::ModelSpec;
 
 use super::args::Settings;
 use super::error::Error;
+use super::report::Progress;
 use super::{prompt, report, values};
 
 /// The name of the built-in model.
@@ -197,17 +198,17 @@ pub(crate) fn load(source: &Source, settings: &Settings, wanted: Wanted) -> Resu
     let pages = open_pages(source)?;
     let name = pages.name().to_owned();
     let context = fitting_context(&pages, settings, wanted)?;
-    let bar = report::progress("loading");
+    let bar = Progress::new("loading");
     let model = {
         let bar = bar.clone();
         Model::open(pages, |builder| {
             configured(builder, settings, context, wanted.outputs).progress(move |done, total| {
-                bar.set_length(total);
-                bar.set_position(done);
+                bar.total(total);
+                bar.done(done);
             })
         })
     };
-    bar.finish_and_clear();
+    bar.finish();
     let model = model?;
     tell_device(&model.engine, &settings.device);
     check_host_budget(&model.engine, settings)?;

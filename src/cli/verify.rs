@@ -1,11 +1,10 @@
 //! `thin verify`: every byte of an archive looked at.
 
-use thintensor::format::Event;
 use thintensor::format::verify::{Check, Report, Status, verify as check};
 
 use super::args::VerifyArgs;
 use super::error::{Error, Exit};
-use super::report;
+use super::report::{self, Progress};
 
 /// Runs the command.
 pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, Error> {
@@ -15,13 +14,9 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, Error> {
             "give a .thin archive",
         ));
     }
-    let bar = report::progress("checking");
-    let found = check(&args.archive, &|event| match event {
-        Event::Start { bytes } => bar.set_length(bytes),
-        Event::Done { bytes } => bar.set_position(bytes),
-        Event::Notice(notice) => bar.suspend(|| report::note(&notice.to_string())),
-    });
-    bar.finish_and_clear();
+    let bar = Progress::new("checking");
+    let found = check(&args.archive, &|event| bar.event(event));
+    bar.finish();
     let found = found.map_err(thintensor::Error::from)?;
     if args.json {
         report::print_json(&found)?;
