@@ -1,6 +1,8 @@
 //! The archive as a whole: what is written is read, checked and extracted again; what is damaged, cut or
 //! made up is refused. `double` is the second implementor of `Pages`: a model made in memory.
 
+#[path = "format/convert.rs"]
+mod convert;
 #[path = "format/damage.rs"]
 mod damage;
 #[path = "format/double.rs"]

@@ -168,7 +168,7 @@ fn shape(spec: &ModelSpec) -> Vec<(&'static str, String)> {
         ("layers", spec.layers.len().to_string()),
         ("hidden_size", spec.hidden_size.to_string()),
         ("vocab_size", spec.vocab_size.to_string()),
-        ("context", spec.max_position_embeddings.to_string()),
+        ("context", spec.longest_context().to_string()),
         ("heads", of_layers(&|layer| layer.num_attention_heads.to_string())),
         ("kv_heads", of_layers(&|layer| layer.num_key_value_heads.to_string())),
         ("head_dim", of_layers(&|layer| layer.head_dim.to_string())),

@@ -238,7 +238,7 @@ fn fitting_context(
     wanted: Wanted,
 ) -> Result<Option<u32>, Error> {
     let spec = ModelSpec::from_json(&pages.manifest().spec).map_err(thintensor::Error::from)?;
-    let trained = spec.max_position_embeddings;
+    let trained = spec.longest_context();
     if let Some(tokens) = wanted.tokens {
         let fits = u32::try_from(tokens).ok().filter(|&tokens| tokens <= trained);
         let tokens = fits.ok_or_else(|| prompt::too_long(tokens, trained, trained))?;

@@ -101,7 +101,7 @@ pub(crate) fn completion_ids(loaded: &Loaded, text: &str) -> Result<Vec<u32>, Er
 fn check_length(loaded: &Loaded, text: &str) -> Result<(), Error> {
     let engine = &loaded.model.engine;
     let tokenizer = loaded.model.tokenizer()?;
-    let trained = engine.spec().max_position_embeddings;
+    let trained = engine.spec().longest_context();
     prompt::check_length(tokenizer, text, engine.context(), trained)
 }
 
@@ -109,7 +109,7 @@ fn check_length(loaded: &Loaded, text: &str) -> Result<(), Error> {
 pub(crate) fn check_ids(loaded: &Loaded, ids: &[u32]) -> Result<(), Error> {
     let engine = &loaded.model.engine;
     if ids.len() > engine.context() as usize {
-        let trained = engine.spec().max_position_embeddings;
+        let trained = engine.spec().longest_context();
         return Err(prompt::too_long(ids.len(), engine.context(), trained));
     }
     let vocab = engine.spec().vocab_size;
@@ -157,7 +157,7 @@ fn once(
 /// Why a reply ended that the model would have gone on with.
 pub(crate) fn context_full(loaded: &Loaded) -> String {
     let context = loaded.model.engine.context();
-    let trained = loaded.model.engine.spec().max_position_embeddings;
+    let trained = loaded.model.engine.spec().longest_context();
     if context < trained {
         format!("the context of {context} tokens is full (--context can be up to {trained})")
     } else {

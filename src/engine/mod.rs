@@ -258,6 +258,12 @@ impl Engine {
         self.0.backend.memory()
     }
 
+    /// KV blocks that no sequence holds.
+    #[must_use]
+    pub fn free_kv_blocks(&self) -> u32 {
+        self.state().pool.free()
+    }
+
     /// Seconds it took to open.
     #[must_use]
     pub fn load_seconds(&self) -> f64 {

@@ -278,6 +278,14 @@ pub enum Error {
         /// The hash of the bytes.
         found: Hash,
     },
+    /// A source gave its final manifest without the hash of a tensor.
+    #[error("the source of '{file}' did not say the hash of tensor '{tensor}'")]
+    NoTensorHash {
+        /// The target.
+        file: String,
+        /// The tensor.
+        tensor: String,
+    },
     /// A row that no tensor owns is not zero.
     #[error("row {} of page {} of '{file}' ({}) belongs to no tensor but holds the byte {byte:#04x}", grouped(*row), page.id, page.meaning())]
     PaddingRow {
@@ -367,7 +375,10 @@ impl Error {
             | Error::NotUnpackable { .. } => {
                 "the archive was written by a faulty program or changed; convert it again"
             }
-            Error::NoSuchPage { .. } | Error::ManifestGrew { .. } | Error::TooManyPages { .. } => {
+            Error::NoSuchPage { .. }
+            | Error::NoTensorHash { .. }
+            | Error::ManifestGrew { .. }
+            | Error::TooManyPages { .. } => {
                 return None;
             }
         };

@@ -86,8 +86,8 @@ pub trait Pages: Send + Sync {
     /// The manifest with everything known: tensor hashes and whether storage is exact.
     ///
     /// The writer calls this once, after it has read every page in order. Until then a packer's
-    /// [`Pages::manifest`] may hold zero hashes; the lengths of its lists never change. An archive knows its
-    /// manifest from the start.
+    /// [`Pages::manifest`] may hold zero hashes; the lengths of its lists never change. What knows its manifest
+    /// from the start, as an archive does, keeps the default.
     fn finish(&self) -> Result<Manifest, crate::Error> {
         Ok(self.manifest().clone())
     }

@@ -73,6 +73,10 @@ pub fn write(
     }
     let manifest = pages.finish()?;
     check::none(&plan.file, check::contents(&manifest, &plan.records))?;
+    // Placeholders that stayed would only be noticed when someone verifies the archive.
+    if let Some(tensor) = manifest.tensors.iter().find(|tensor| tensor.hash == [0; 32]) {
+        return Err(Error::NoTensorHash { file: plan.file, tensor: tensor.name.clone() }.into());
+    }
     let front = plan.front(&manifest)?;
     partial.finish(path, &front)?;
     Ok(WriteReport {

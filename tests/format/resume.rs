@@ -247,6 +247,20 @@ fn a_source_that_fails_gives_its_error_and_leaves_no_archive() {
 }
 
 #[test]
+fn a_source_that_never_says_its_tensor_hashes_is_not_written() {
+    let mut model = small();
+    model.finished = model.manifest().clone();
+    let folder = tempfile::tempdir().expect("scratch folder");
+    let path = folder.path().join("m.thin");
+
+    let (result, _) = resume(&model, &path);
+
+    let text = result.expect_err("zero hashes").to_string();
+    assert_eq!(text, "the source of 'm.thin' did not say the hash of tensor 'embed'");
+    assert!(!path.exists());
+}
+
+#[test]
 fn a_model_that_contradicts_itself_is_not_written() {
     let mut model = rich();
     model.finished.tensors[0].shape = vec![8, 9];
