@@ -4,18 +4,28 @@ use thintensor::format::verify::{Check, Report, Status, verify as check};
 
 use super::args::VerifyArgs;
 use super::error::{Error, Exit};
+use super::model::{self, Source};
 use super::report::{self, Progress};
 
 /// Runs the command.
 pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, Error> {
-    if args.archive.is_dir() {
+    let path = match model::source(&args.archive)? {
+        Source::Demo => {
+            return Err(Error::usage(
+                "the demo model is built into the program",
+                "give the path of a .thin archive",
+            ));
+        }
+        Source::Path(path) => path,
+    };
+    if path.is_dir() {
         return Err(Error::usage(
-            format!("'{}' is a folder, not an archive", args.archive.display()),
+            format!("'{}' is a folder, not an archive", path.display()),
             "give a .thin archive",
         ));
     }
     let bar = Progress::new("checking");
-    let found = check(&args.archive, &|event| bar.event(event));
+    let found = check(&path, &|event| bar.event(event));
     bar.finish();
     let found = found.map_err(thintensor::Error::from)?;
     if args.json {
