@@ -114,9 +114,13 @@ fn llama() -> &'static Path {
 
 /// The demo model with a chat template, in a folder of its own.
 fn chatty(folder: &Path) -> PathBuf {
-    const TEMPLATE: &str = "{%- for m in messages %}{%- if m.role == 'system' and m.content == 'bad' %}\
-        {{ raise_exception('no bad words') }}{%- endif %}{{ m.content }}\n{% endfor %}\
-        {%- if add_generation_prompt and not silent %}Once upon a time{% endif %}";
+    const TEMPLATE: &str = concat!(
+        "{%- for m in messages %}",
+        "{%- if m.content == 'bad' %}{{ raise_exception('no bad words') }}{% endif %}",
+        "{{ m.content }}\n{% endfor %}",
+        "{%- if add_generation_prompt and not silent %}Once upon a time{% endif %}",
+        "{%- if think %}<think>{% endif %}",
+    );
     let target = folder.join("chatty");
     std::fs::create_dir(&target).expect("a folder");
     let demo = root().join("assets/demo");

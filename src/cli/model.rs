@@ -153,8 +153,17 @@ pub(crate) fn open_pages(source: &Source) -> Result<Arc<dyn Pages>, Error> {
 pub(crate) fn open_archive(source: &Source) -> Result<Archive, Error> {
     match source {
         Source::Demo => demo(),
+        Source::Path(path) if path.is_dir() => Err(folder(path)),
         Source::Path(path) => Ok(Archive::open(path).map_err(thintensor::Error::from)?),
     }
+}
+
+/// The error for a folder where an archive is needed.
+pub(crate) fn folder(path: &Path) -> Error {
+    Error::usage(
+        format!("'{}' is a folder, not an archive", path.display()),
+        "give a .thin archive; 'thin convert' makes one of a model's folder",
+    )
 }
 
 /// Whether a path is a `.thin` archive.

@@ -16,14 +16,9 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, Error> {
                 "give the path of a .thin archive",
             ));
         }
+        Source::Path(path) if path.is_dir() => return Err(model::folder(&path)),
         Source::Path(path) => path,
     };
-    if path.is_dir() {
-        return Err(Error::usage(
-            format!("'{}' is a folder, not an archive", path.display()),
-            "give a .thin archive",
-        ));
-    }
     let bar = Progress::new("checking");
     let found = check(&path, &|event| bar.event(event));
     bar.finish();

@@ -164,6 +164,7 @@ fn stats_add_up_to_the_file() {
     // embedding and head 2 · 264 · 64, three layers of qkv 128 · 64, o 64 · 64, gate and up 256 · 64,
     // down 64 · 128 and two norms of 64, the final norm
     assert_eq!(number("parameters"), 2 * 264 * 64 + 3 * (128 + 64 + 256 + 128 + 2) * 64 + 64);
+    thin(&["stats", text(llama())]).expect(2).says(&["is a folder", "thin convert"]);
     assert!(table.contains("ffn_gate_up") && table.contains("bf16"), "{table}");
 }
 

@@ -354,6 +354,25 @@ fn a_prompt_is_a_user_turn_with_a_template_and_completed_with_raw() {
 }
 
 #[test]
+fn thoughts_are_apart_from_the_answer_and_can_be_hidden() {
+    let folder = scratch();
+    let model = chatty(folder.path());
+    let run = |more: &[&str]| {
+        let more = [&SHORT[..], &["--chat-arg", "think=true"], more].concat();
+        thin(&args(&[text(&model), "A girl"], &more)).expect(0)
+    };
+
+    let report = run(&["--json"]).json();
+    let hidden = run(&["--json", "--hide-thinking"]).json();
+    let piped = run(&[]);
+
+    assert_eq!(report["text"], "");
+    assert!(report["reasoning"].as_str().is_some_and(|text| !text.is_empty()), "{report}");
+    assert!(hidden["reasoning"].is_null());
+    assert_eq!(piped.stdout, ""); // a pipe gets the answer only
+}
+
+#[test]
 fn stats_go_to_stderr_after_the_reply() {
     let outcome = thin(&args(&["demo", "Once upon a time", "--stats"], &SHORT)).expect(0);
 

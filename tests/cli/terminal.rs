@@ -117,6 +117,7 @@ impl Terminal {
             .args(["-qefc", &quoted.join(" "), "/dev/null"])
             .current_dir(folder)
             .env("TERM", "xterm")
+            .env_remove("NO_COLOR")
             .env_remove("THIN_LOG")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -289,6 +290,19 @@ fn ctrl_c_in_a_chat_stops_the_reply_and_at_the_prompt_the_chat() {
     chat.shows(PROMPT);
     chat.types("\x03");
     chat.ends(130);
+}
+
+#[test]
+fn on_a_terminal_thoughts_are_dimmed() {
+    let folder = scratch();
+    let model = chatty(folder.path());
+    let args = ["run", text(&model), "A girl", "--chat-arg", "think=true", "-n", "3"];
+    let Some(mut terminal) = Terminal::open(folder.path(), &args) else { return };
+
+    terminal.shows("seed: ");
+    terminal.shows("\x1b[2m");
+    terminal.shows("\x1b[0m");
+    terminal.ends(0);
 }
 
 #[test]
