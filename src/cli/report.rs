@@ -23,7 +23,7 @@ pub(crate) fn print(text: &str) -> Result<(), Error> {
 
 /// Writes a report to stdout as JSON, on one line.
 ///
-/// **Errors**: as [`print`].
+/// **Errors**: as [`print()`].
 pub(crate) fn print_json(report: &impl Serialize) -> Result<(), Error> {
     let text = serde_json::to_string(report).map_err(|error| Error::Failed {
         message: format!("the report cannot be written as JSON: {error}"),
