@@ -283,7 +283,7 @@ pub(crate) struct ConvertArgs {
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
     /// The archive
-    pub(crate) archive: PathBuf,
+    pub(crate) archive: OsString,
     /// Print the report as JSON
     #[arg(long)]
     pub(crate) json: bool,

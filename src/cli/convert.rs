@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use thintensor::format::manifest::Asset;
 use thintensor::format::writer::{WriteOptions, WriteReport, write};
-use thintensor::format::{self, Event, Manifest, PageId, PageRecord, Pages, record};
+use thintensor::format::{self, Manifest, PageId, PageRecord, Pages, record};
 use thintensor::import::{self, Purpose};
 
 use super::args::{ConvertArgs, not_yet};
 use super::error::{Error, Exit};
 use super::interrupt::Watch;
 use super::model::{self, Source};
+use super::report::Progress;
 use super::{report, values};
 
 /// The files that make a tokenizer.
@@ -37,7 +38,7 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<Exit, Error> {
         report::note(note);
     }
 
-    let bar = report::progress("converting");
+    let bar = Progress::new("converting");
     let watch = Watch::new();
     let written = write(
         &*pages,
@@ -45,15 +46,11 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<Exit, Error> {
         &WriteOptions {
             force: args.force,
             resume: args.resume,
-            progress: &|event| match event {
-                Event::Start { bytes } => bar.set_length(bytes),
-                Event::Done { bytes } => bar.set_position(bytes),
-                Event::Notice(notice) => bar.suspend(|| report::note(&notice.to_string())),
-            },
+            progress: &|event| bar.event(event),
             cancel: watch.flag(),
         },
     );
-    bar.finish_and_clear();
+    bar.finish();
     let written = match written {
         Err(thintensor::Error::Format(format::Error::Interrupted { path, pages, total })) => {
             report::say(&format!("'{}' holds {pages} of {total} pages", path.display()));

@@ -1,10 +1,10 @@
 //! `thin extract`: the source files out of an archive, as they were.
 
-use thintensor::format::Event;
 use thintensor::format::extract::extract as write;
 
 use super::args::ExtractArgs;
 use super::error::{Error, Exit};
+use super::report::Progress;
 use super::{model, report};
 
 /// Runs the command.
@@ -16,13 +16,9 @@ pub(crate) fn extract(args: &ExtractArgs) -> Result<Exit, Error> {
             "give a folder with -o; it is created if need be",
         ));
     }
-    let bar = report::progress("extracting");
-    let written = write(&archive, &args.output, args.force, &|event| match event {
-        Event::Start { bytes } => bar.set_length(bytes),
-        Event::Done { bytes } => bar.set_position(bytes),
-        Event::Notice(notice) => bar.suspend(|| report::note(&notice.to_string())),
-    });
-    bar.finish_and_clear();
+    let bar = Progress::new("extracting");
+    let written = write(&archive, &args.output, args.force, &|event| bar.event(event));
+    bar.finish();
     let written = written?;
     if args.json {
         report::print_json(&written)?;

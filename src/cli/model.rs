@@ -13,6 +13,7 @@ use thintensor::model::ModelSpec;
 
 use super::args::Settings;
 use super::error::Error;
+use super::report::Progress;
 use super::{prompt, report, values};
 
 /// The name of the built-in model.
@@ -152,8 +153,17 @@ pub(crate) fn open_pages(source: &Source) -> Result<Arc<dyn Pages>, Error> {
 pub(crate) fn open_archive(source: &Source) -> Result<Archive, Error> {
     match source {
         Source::Demo => demo(),
+        Source::Path(path) if path.is_dir() => Err(folder(path)),
         Source::Path(path) => Ok(Archive::open(path).map_err(thintensor::Error::from)?),
     }
+}
+
+/// The error for a folder where an archive is needed.
+pub(crate) fn folder(path: &Path) -> Error {
+    Error::usage(
+        format!("'{}' is a folder, not an archive", path.display()),
+        "give a .thin archive; 'thin convert' makes one of a model's folder",
+    )
 }
 
 /// Whether a path is a `.thin` archive.
@@ -197,17 +207,17 @@ pub(crate) fn load(source: &Source, settings: &Settings, wanted: Wanted) -> Resu
     let pages = open_pages(source)?;
     let name = pages.name().to_owned();
     let context = fitting_context(&pages, settings, wanted)?;
-    let bar = report::progress("loading");
+    let bar = Progress::new("loading");
     let model = {
         let bar = bar.clone();
         Model::open(pages, |builder| {
             configured(builder, settings, context, wanted.outputs).progress(move |done, total| {
-                bar.set_length(total);
-                bar.set_position(done);
+                bar.total(total);
+                bar.done(done);
             })
         })
     };
-    bar.finish_and_clear();
+    bar.finish();
     let model = model?;
     tell_device(&model.engine, &settings.device);
     check_host_budget(&model.engine, settings)?;

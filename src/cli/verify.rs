@@ -1,27 +1,27 @@
 //! `thin verify`: every byte of an archive looked at.
 
-use thintensor::format::Event;
 use thintensor::format::verify::{Check, Report, Status, verify as check};
 
 use super::args::VerifyArgs;
 use super::error::{Error, Exit};
-use super::report;
+use super::model::{self, Source};
+use super::report::{self, Progress};
 
 /// Runs the command.
 pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, Error> {
-    if args.archive.is_dir() {
-        return Err(Error::usage(
-            format!("'{}' is a folder, not an archive", args.archive.display()),
-            "give a .thin archive",
-        ));
-    }
-    let bar = report::progress("checking");
-    let found = check(&args.archive, &|event| match event {
-        Event::Start { bytes } => bar.set_length(bytes),
-        Event::Done { bytes } => bar.set_position(bytes),
-        Event::Notice(notice) => bar.suspend(|| report::note(&notice.to_string())),
-    });
-    bar.finish_and_clear();
+    let path = match model::source(&args.archive)? {
+        Source::Demo => {
+            return Err(Error::usage(
+                "the demo model is built into the program",
+                "give the path of a .thin archive",
+            ));
+        }
+        Source::Path(path) if path.is_dir() => return Err(model::folder(&path)),
+        Source::Path(path) => path,
+    };
+    let bar = Progress::new("checking");
+    let found = check(&path, &|event| bar.event(event));
+    bar.finish();
     let found = found.map_err(thintensor::Error::from)?;
     if args.json {
         report::print_json(&found)?;

@@ -1,6 +1,6 @@
 //! A model opened on a device: weights uploaded, buffers allocated, programs compiled as they are needed.
 //!
-//! [`Engine::builder`] opens one, [`session`] holds the state of a sequence and takes its steps, [`load`]
+//! [`Engine::builder`] opens one, [`session`] holds the state of a sequence and takes its steps, `load`
 //! moves pages into buffers. The engine knows token ids only; text is the business of `generate`.
 
 mod load;

@@ -64,7 +64,7 @@ pub enum RowSet {
 /// A primitive op.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
-    /// out = table[token], row by row; token ids beyond the table are clamped.
+    /// `out = table[token]`, row by row; token ids beyond the table are clamped.
     Embed {
         /// `[vocab, hidden]`.
         table: GroupId,
@@ -149,7 +149,7 @@ pub enum Op {
         /// Positions visible, the row's own included; none for all.
         window: Option<u32>,
     },
-    /// out[i] = act(x[2 i]) · x[2 i + 1]: gate and up alternate.
+    /// `out[i] = act(x[2 i]) · x[2 i + 1]`: gate and up alternate.
     GatedAct {
         /// `[rows, 2 * ffn]`.
         x: View,
@@ -179,7 +179,7 @@ pub enum Op {
         /// `[rows, n]`.
         out: View,
     },
-    /// out[j] = x[row of the j-th emitting row].
+    /// `out[j] = x[row of the j-th emitting row]`.
     SelectRows {
         /// `[rows, n]`.
         x: View,
