@@ -1,6 +1,6 @@
 // maths:  x += y
 // shapes: x [rows, n], y [rows, n]
-// grid:   x = ceil(n / WORKGROUP), y = step row
+// grid:   x = up to ceil(n / WORKGROUP), strided, y = step row
 // knobs:  WORKGROUP
 // twin:   src/backend/cpu/kernels/add.rs
 
@@ -22,8 +22,14 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> x: array<f32>; // [rows, n]
 
 @compute @workgroup_size(WORKGROUP)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    if id.x < params.width && is_active(step[id.y]) {
-        x[id.y * params.x_stride + params.x_offset + id.x] += y[id.y * params.y_stride + params.y_offset + id.x];
+fn main(
+    @builtin(global_invocation_id) id: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+) {
+    if !is_active(step[id.y]) {
+        return;
+    }
+    for (var i = id.x; i < params.width; i += groups.x * WORKGROUP) {
+        x[id.y * params.x_stride + params.x_offset + i] += y[id.y * params.y_stride + params.y_offset + i];
     }
 }

@@ -1,6 +1,6 @@
 // maths:  x += bias, row by row
 // shapes: small [numbers], x [rows, n]
-// grid:   x = ceil(n / WORKGROUP), y = step row
+// grid:   x = up to ceil(n / WORKGROUP), strided, y = step row
 // knobs:  WORKGROUP
 // twin:   src/backend/cpu/kernels/add_bias.rs
 
@@ -21,8 +21,14 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> x: array<f32>; // [rows, n]
 
 @compute @workgroup_size(WORKGROUP)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    if id.x < params.width && is_active(step[id.y]) {
-        x[id.y * params.x_stride + params.x_offset + id.x] += small[params.small_offset + id.x];
+fn main(
+    @builtin(global_invocation_id) id: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+) {
+    if !is_active(step[id.y]) {
+        return;
+    }
+    for (var i = id.x; i < params.width; i += groups.x * WORKGROUP) {
+        x[id.y * params.x_stride + params.x_offset + i] += small[params.small_offset + i];
     }
 }

@@ -26,7 +26,10 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if !emits(row) {
         return;
     }
-    let slot = min(row.sampler_slot, params.slots - 1u);
+    let slot = row.sampler_slot;
+    if slot >= params.slots {
+        return;
+    }
     let drawn = ids[slot * ID_RING + row.position % ID_RING];
     if (drawn.flags & DREW_END) != 0u && (samplers[slot].flags & IGNORE_END) == 0u {
         step[id.x].flags = row.flags & ~ACTIVE;

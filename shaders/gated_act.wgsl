@@ -1,6 +1,6 @@
 // maths:  out[i] = act(x[2 i]) * x[2 i + 1]; gate and up alternate
 // shapes: x [rows, 2 ffn], out [rows, ffn]
-// grid:   x = ceil(ffn / WORKGROUP), y = step row
+// grid:   x = up to ceil(ffn / WORKGROUP), strided, y = step row
 // knobs:  ACT = lib/act_silu, act_gelu_tanh; WORKGROUP
 // twin:   src/backend/cpu/kernels/gated_act.rs
 
@@ -23,9 +23,15 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> out: array<f32>; // [rows, ffn]
 
 @compute @workgroup_size(WORKGROUP)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    if id.x < params.width && is_active(step[id.y]) {
-        let at = id.y * params.x_stride + params.x_offset + 2u * id.x;
-        out[id.y * params.out_stride + params.out_offset + id.x] = activate(x[at]) * x[at + 1u];
+fn main(
+    @builtin(global_invocation_id) id: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+) {
+    if !is_active(step[id.y]) {
+        return;
+    }
+    for (var i = id.x; i < params.width; i += groups.x * WORKGROUP) {
+        let at = id.y * params.x_stride + params.x_offset + 2u * i;
+        out[id.y * params.out_stride + params.out_offset + i] = activate(x[at]) * x[at + 1u];
     }
 }

@@ -5,6 +5,7 @@
 // twin:   src/backend/cpu/kernels/matmul.rs
 
 #import step
+#import rows
 #import weight
 #import FORMAT
 
@@ -13,10 +14,12 @@ const DEPTH: u32 = 16u; // numbers of k staged at a time
 
 struct Params {
     weight: Weight,
+    x_offset: u32, // in vec4
     x_stride: u32, // in vec4
     out_offset: u32,
     out_stride: u32,
-    rows: u32, // rows of the step
+    packed_rows: u32, // rows of the step where rows of x are its emitting ones, else 0
+    rows: u32, // rows of x
     columns: u32, // workgroups in x
 }
 
@@ -50,7 +53,7 @@ fn quad(at: u32) -> vec4<f32> {
 }
 
 fn store(row: u32, column: u32, values: vec4<f32>) {
-    if row >= params.rows || !is_active(step[min(row, MAX_STEP_ROWS - 1u)]) {
+    if row >= params.rows || step_row(row, params.packed_rows) == NO_ROW {
         return;
     }
     let at = row * params.out_stride + params.out_offset + params.weight.first_row + column;
@@ -97,7 +100,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let within = lane % 4u;
             let last = words * (PER_WORD / 4u) - 1u;
             let at = word * (PER_WORD / 4u) + within;
-            var value = x[min(first_row + row, params.rows - 1u) * params.x_stride + min(at, last)];
+            var value = x[min(first_row + row, params.rows - 1u) * params.x_stride + params.x_offset + min(at, last)];
             if at > last {
                 value = vec4(0.0);
             }

@@ -5,6 +5,7 @@
 // twin:   src/backend/cpu/kernels/matmul.rs
 
 #import step
+#import rows
 #import weight
 #import FORMAT
 #import REDUCE
@@ -13,10 +14,11 @@ override WORKGROUP: u32 = 128u; // lanes: 32, 64, 128, 256
 
 struct Params {
     weight: Weight,
+    x_offset: u32, // in vec4
     x_stride: u32, // in vec4
     out_offset: u32,
     out_stride: u32,
-    packed: u32, // 1: rows are the emitted ones, all in use
+    packed_rows: u32, // rows of the step where rows of x are its emitting ones, else 0
     columns: u32, // workgroups in x
 }
 
@@ -30,12 +32,12 @@ struct Params {
 fn main(in: Entry) {
     let row = in.group.z;
     let n = (in.group.y * params.columns + in.group.x) * 2u;
-    if n >= params.weight.rows || (params.packed == 0u && !is_active(step[row])) {
+    if n >= params.weight.rows || step_row(row, params.packed_rows) == NO_ROW {
         return;
     }
     let first = row_start(params.weight, n);
     let second = row_start(params.weight, min(n + 1u, params.weight.rows - 1u));
-    let from_vec = row * params.x_stride;
+    let from_vec = row * params.x_stride + params.x_offset;
     var sums = vec2<f32>(0.0);
     for (var word = in.lane; word < params.weight.words; word += WORKGROUP) {
         let a = codes[first + word];

@@ -5,6 +5,7 @@
 // twin:   src/backend/cpu/kernels/rms_norm.rs
 
 #import step
+#import rows
 #import REDUCE
 
 override WORKGROUP: u32 = 256u; // lanes: 64, 128, 256
@@ -17,7 +18,7 @@ struct Params {
     out_offset: u32,
     out_stride: u32,
     eps: f32,
-    packed: u32, // 1: rows are the emitted ones, all in use
+    packed_rows: u32, // rows of the step where rows of x are its emitting ones, else 0
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -29,7 +30,7 @@ struct Params {
 @compute @workgroup_size(WORKGROUP)
 fn main(in: Entry) {
     let row = in.group.y;
-    if params.packed == 0u && !is_active(step[row]) {
+    if step_row(row, params.packed_rows) == NO_ROW {
         return;
     }
     let run = in.group.x * params.width;

@@ -5,16 +5,17 @@
 // twin:   src/backend/cpu/kernels/sample.rs
 
 #import step
+#import rows
 #import sampler
 
 override WORKGROUP: u32 = 64u; // lanes: 64, 128, 256
 
 struct Params {
     vocab: u32,
+    stride: u32, // of the logits; adjusted ones are dense
     slots: u32,
     context: u32,
-    packed: u32, // 1: row 0 of the logits belongs to the first emitting row
-    rows: u32, // rows of the step
+    packed_rows: u32, // rows of the step where rows of the logits are its emitting ones, else 0
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -26,28 +27,19 @@ struct Params {
 @group(0) @binding(6) var<storage, read> history: array<u32>; // [slots, context + 1]
 @group(0) @binding(7) var<storage, read_write> adjusted: array<f32>; // [rows, vocab]
 
-fn step_row(index: u32) -> u32 {
-    if params.packed == 0u {
-        return index;
-    }
-    for (var row = 0u; row < params.rows; row++) {
-        if emits(step[row]) {
-            return row;
-        }
-    }
-    return 0u;
-}
-
 @compute @workgroup_size(WORKGROUP)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let row = step[step_row(id.y)];
-    if id.x >= params.vocab || !emits(row) {
+    let behind = step_row(id.y, params.packed_rows);
+    if id.x >= params.vocab || behind == NO_ROW {
         return;
     }
-    let slot = min(row.sampler_slot, params.slots - 1u);
+    let row = step[behind];
+    let slot = row.sampler_slot;
+    if !emits(row) || slot >= params.slots {
+        return;
+    }
     let settings = samplers[slot];
-    let at = id.y * params.vocab + id.x;
-    var logit = logits[at];
+    var logit = logits[id.y * params.stride + id.x];
     for (var i = 0u; i < min(settings.bias_count, MAX_BIAS); i++) {
         let entry = bias[slot * MAX_BIAS + i];
         if entry.x == id.x {
@@ -70,5 +62,5 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let allowed = (settings.flags & MASKED) == 0u || ((mask[slot * words + id.x / 32u] >> (id.x % 32u)) & 1u) == 1u;
     let bits = bitcast<u32>(logit);
     let nan = (bits & 0x7f800000u) == 0x7f800000u && (bits & 0x007fffffu) != 0u;
-    adjusted[at] = select(max(logit, -1e30), -1e30, nan || !allowed);
+    adjusted[id.y * params.vocab + id.x] = select(max(logit, -1e30), -1e30, nan || !allowed);
 }

@@ -6,6 +6,7 @@
 // twin:   src/backend/cpu/kernels/sample.rs
 
 #import step
+#import rows
 #import sampler
 #import philox
 #import REDUCE
@@ -14,10 +15,10 @@ override WORKGROUP: u32 = 256u; // lanes: 64, 128, 256
 
 struct Params {
     vocab: u32,
+    stride: u32, // of the logits; adjusted ones are dense
     slots: u32,
     context: u32,
-    packed: u32, // 1: row 0 of the logits belongs to the first emitting row
-    rows: u32, // rows of the step
+    packed_rows: u32, // rows of the step where rows of the logits are its emitting ones, else 0
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -39,18 +40,6 @@ var<workgroup> chosen: u32;
 struct Kept {
     key: u32,
     ties: f32,
-}
-
-fn step_row(index: u32) -> u32 {
-    if params.packed == 0u {
-        return index;
-    }
-    for (var row = 0u; row < params.rows; row++) {
-        if emits(step[row]) {
-            return row;
-        }
-    }
-    return 0u;
 }
 
 // Bits that order as the numbers do.
@@ -109,10 +98,10 @@ fn top_p(base: u32, kept: Kept, p: f32, best: f32, temperature: f32, in: Entry) 
     let tie_weight = (edge.y - edge.z) / tied;
     let total = edge.z + min(kept.ties, tied) * tie_weight;
     let wanted = p * total;
-    var key = kept.key;
+    var key = 0u; // all of `total` lies at or above any key up to that of `kept`
     for (var bit = 32u; bit > 0u; bit--) {
         let candidate = key | (1u << (bit - 1u));
-        if candidate > key && above(base, candidate, best, temperature, in).y >= wanted {
+        if candidate <= kept.key || above(base, candidate, best, temperature, in).y >= wanted {
             key = candidate;
         }
     }
@@ -127,19 +116,24 @@ fn top_p(base: u32, kept: Kept, p: f32, best: f32, temperature: f32, in: Entry) 
 
 @compute @workgroup_size(WORKGROUP)
 fn main(in: Entry) {
-    let row = step[step_row(in.group.y)];
-    if !emits(row) {
+    let behind = step_row(in.group.y, params.packed_rows);
+    if behind == NO_ROW {
+        return;
+    }
+    let row = step[behind];
+    let slot = row.sampler_slot;
+    if !emits(row) || slot >= params.slots {
         return;
     }
     let base = in.group.y * params.vocab;
-    let slot = min(row.sampler_slot, params.slots - 1u);
+    let raw = in.group.y * params.stride;
     let settings = samplers[slot];
 
     // 1. Whether all is finite, and the normaliser of the model's own logits.
     var largest = -1e30;
     var bad = 0.0;
     for (var i = in.lane; i < params.vocab; i += WORKGROUP) {
-        let logit = logits[base + i];
+        let logit = logits[raw + i];
         let finite = (bitcast<u32>(logit) & 0x7f800000u) != 0x7f800000u;
         bad += select(1.0, 0.0, finite);
         largest = max(largest, select(-1e30, logit, finite));
@@ -148,7 +142,7 @@ fn main(in: Entry) {
     workgroupBarrier();
     var sum = 0.0;
     for (var i = in.lane; i < params.vocab; i += WORKGROUP) {
-        sum += exp(max(logits[base + i] - largest, -200.0));
+        sum += exp(max(logits[raw + i] - largest, -200.0));
     }
     let sums = reduce_add(vec4(sum, bad, 0.0, 0.0), in);
     workgroupBarrier();
@@ -242,7 +236,7 @@ fn main(in: Entry) {
         drawn[slot] = id;
         ids[slot * ID_RING + row.position % ID_RING] = IdRecord(
             id,
-            logits[base + id] - largest - log(sums.x),
+            logits[raw + id] - largest - log(sums.x),
             flags,
             row.position,
             row.sequence,

@@ -163,7 +163,12 @@ impl Setup {
             BufferName::Emitted | BufferName::Logits => self.packed_rows(),
             _ => self.shape.rows as usize,
         };
-        let view = View { buffer, offset: pad, width, stride: width + 2 * pad };
+        // Inputs of a product lie in rows that can be read in vectors.
+        let stride = match buffer {
+            BufferName::Attended | BufferName::Emitted => (width + 2 * pad).next_multiple_of(8),
+            _ => width + 2 * pad,
+        };
+        let view = View { buffer, offset: pad, width, stride };
         let numbers = self.random.numbers(rows * view.stride as usize);
         self.table(buffer, &numbers);
         view

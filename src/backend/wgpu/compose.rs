@@ -37,6 +37,7 @@ shader_files![
     "lib/philox",
     "lib/reduce_subgroup",
     "lib/reduce_workgroup",
+    "lib/rows",
     "lib/sampler",
     "lib/step",
     "lib/weight",

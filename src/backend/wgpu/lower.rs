@@ -58,7 +58,7 @@ pub struct Kernel {
 #[non_exhaustive]
 pub enum LowerError {
     /// A view that vector loads cannot start at.
-    #[error("{op} needs rows that start at a multiple of four numbers")]
+    #[error("{op} needs rows that start at a multiple of eight numbers")]
     Unaligned {
         /// The op.
         op: &'static str,
@@ -204,7 +204,8 @@ impl<'p> Lowering<'p> {
                     Activation::Silu => "lib/act_silu",
                     Activation::GeluTanh => "lib/act_gelu_tanh",
                 };
-                let grid = [out.width.div_ceil(64), self.program.shape.rows, 1];
+                let groups = out.width.div_ceil(64).min(self.target.max_grid);
+                let grid = [groups, self.program.shape.rows, 1];
                 self.push(Draft::new("gated_act", bindings, params, grid).slot("ACT", file), 0);
             }
             Op::Add { x, y } => {
@@ -275,7 +276,7 @@ impl<'p> Lowering<'p> {
 
     fn rms_norm(&mut self, x: &View, weight: &VectorRef, out: &View, eps: f32, rows: RowSet) {
         let runs = x.width / weight.len;
-        let packed = u32::from(rows == RowSet::Emitted);
+        let packed = self.packed_rows(rows);
         let grid = [runs, self.rows(rows), 1];
         let eps = eps.to_bits();
         let draft = if x == out {
@@ -306,12 +307,12 @@ impl<'p> Lowering<'p> {
         out: &View,
         rows: RowSet,
     ) -> Result<(), LowerError> {
-        if !x.stride.is_multiple_of(4) || x.offset != 0 {
+        if !x.stride.is_multiple_of(8) || !x.offset.is_multiple_of(8) {
             return Err(LowerError::Unaligned { op: op.name() });
         }
         let weight = self.weight(group);
         let format = weight_format(op, weight)?;
-        let packed = u32::from(rows == RowSet::Emitted);
+        let packed = self.packed_rows(rows);
         for (run, parts) in weight.runs.iter().enumerate() {
             let mut params = weight_params(weight, parts);
             let (held, words) = (params[0], params[2]);
@@ -332,8 +333,10 @@ impl<'p> Lowering<'p> {
             let groups = held.div_ceil(per_group);
             let columns = groups.min(self.target.max_grid);
             let grid = [columns, groups.div_ceil(columns), z];
-            params.extend([x.stride / 4, out.offset, out.stride]);
-            params.push(if step_rows > MATRIX_ROWS { step_rows } else { packed });
+            params.extend([x.offset / 4, x.stride / 4, out.offset, out.stride, packed]);
+            if step_rows > MATRIX_ROWS {
+                params.push(step_rows);
+            }
             params.push(columns);
             let draft = Draft::new(file, bindings, params, grid).slot("FORMAT", format);
             if step_rows > MATRIX_ROWS {
@@ -354,23 +357,25 @@ impl<'p> Lowering<'p> {
         kv: &KvLayout,
     ) -> Result<(), LowerError> {
         let file = kv_format(kv)?;
-        let mut params = kv_params(kv);
-        params.extend([k.offset, v.offset, k.stride, self.table_entries()]);
-        let bindings = vec![
-            Binding::Step,
-            Binding::Read(k.buffer),
-            Binding::Read(BufferName::BlockTable),
-            Binding::Write(BufferName::Kv { layer }),
-        ];
-        let words = kv.head_dim.div_ceil(4 / kv.format.bytes() as u32);
-        let grid = [(kv.kv_heads * words).div_ceil(64), self.program.shape.rows, 2];
-        self.push(Draft::new("kv_append", bindings, params, grid).slot("KV", file), 0);
+        for (view, values) in [(k, 0), (v, 1)] {
+            let mut params = kv_params(kv);
+            params.extend([view.offset, view.stride, values, self.table_entries()]);
+            let bindings = vec![
+                Binding::Step,
+                Binding::Read(view.buffer),
+                Binding::Read(BufferName::BlockTable),
+                Binding::Write(BufferName::Kv { layer }),
+            ];
+            let words = kv.head_dim.div_ceil(4 / kv.format.bytes() as u32);
+            let grid = [(kv.kv_heads * words).div_ceil(64), self.program.shape.rows, 1];
+            self.push(Draft::new("kv_append", bindings, params, grid).slot("KV", file), 0);
+        }
         Ok(())
     }
 
     fn sample(&mut self, logits: &View, rows: RowSet, context: u32) {
-        let packed = u32::from(rows == RowSet::Emitted);
-        let params = vec![logits.width, self.slots(), context, packed, self.program.shape.rows];
+        let packed = self.packed_rows(rows);
+        let params = vec![logits.width, logits.stride, self.slots(), context, packed];
         let adjust = vec![
             Binding::Step,
             Binding::Read(BufferName::Samplers),
@@ -405,7 +410,8 @@ impl<'p> Lowering<'p> {
         params: Vec<u32>,
         width: u32,
     ) {
-        let grid = [width.div_ceil(64), self.program.shape.rows, 1];
+        let groups = width.div_ceil(64).min(self.target.max_grid);
+        let grid = [groups, self.program.shape.rows, 1];
         self.push(Draft::new(file, bindings, params, grid), 0);
     }
 
@@ -435,7 +441,15 @@ impl<'p> Lowering<'p> {
     fn rows(&self, rows: RowSet) -> u32 {
         match rows {
             RowSet::Step => self.program.shape.rows,
-            RowSet::Emitted => 1,
+            RowSet::Emitted => logit_rows(self.program) as u32,
+        }
+    }
+
+    /// Rows of the step to count emitting ones in, where rows are packed; else 0.
+    fn packed_rows(&self, rows: RowSet) -> u32 {
+        match rows {
+            RowSet::Step => 0,
+            RowSet::Emitted => self.program.shape.rows,
         }
     }
 
