@@ -37,6 +37,19 @@ pub(crate) fn adapter() -> Option<(String, String)> {
     adapters.get(index).map(|facts| (format!("wgpu:{index}"), facts.name.to_lowercase()))
 }
 
+/// Whether `device`, as [`adapter`] named it, is a rasteriser on the processor.
+#[cfg(feature = "wgpu")]
+pub(crate) fn adapter_is_rasteriser(device: &str) -> bool {
+    use thintensor::backend::wgpu::device::{adapters, rank};
+    device.starts_with("wgpu") && rank(&adapters()).is_empty()
+}
+
+/// As above: this build has no GPU backend.
+#[cfg(not(feature = "wgpu"))]
+pub(crate) fn adapter_is_rasteriser(_device: &str) -> bool {
+    false
+}
+
 /// As above: this build has no GPU backend.
 #[cfg(not(feature = "wgpu"))]
 pub(crate) fn adapter() -> Option<(String, String)> {

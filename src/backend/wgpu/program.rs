@@ -22,10 +22,13 @@ pub(super) struct Compiled {
     pub(super) step: (wgpu::Buffer, u64),
 }
 
+/// A variant, and for each binding whether it is a uniform, read or written.
+type Key = (Variant, Vec<(u32, u8)>);
+
 /// Pipelines by variant; bind-group layouts differ by what is bound, so both are in the key.
 #[derive(Default)]
 pub(super) struct Pipelines {
-    made: HashMap<(Variant, Vec<(u32, u8)>), Arc<wgpu::ComputePipeline>>,
+    made: HashMap<Key, Arc<wgpu::ComputePipeline>>,
 }
 
 impl Pipelines {
