@@ -60,7 +60,7 @@ fn one(dot: Dot, codes: Row<'_>, x: &[f32], scratch: &mut Vec<f32>) -> f32 {
     match codes {
         Row::F32(codes) => dot.one(codes, x),
         Row::BF16(codes) => dot.one_bf16(codes, x),
-        Row::F16(_) => {
+        Row::F16(_) | Row::Scaled(..) => {
             scratch.resize(x.len(), 0.0);
             codes.widen(scratch);
             dot.one(scratch, x)
