@@ -85,26 +85,35 @@ const GGUF: &[(&str, &str)] = &[
     ("smollm3.gguf", "smollm3"),
 ];
 
-/// The devices that this suite runs on; one that `THIN_REQUIRE` adds is a failing trial.
-const DEVICES: &[&str] = &["cpu"];
+/// The devices that this suite runs on: how `--device` names each, what `THIN_REQUIRE` calls it, and how
+/// many times the tolerance of the f32 reference it may use.
+fn devices() -> Vec<(&'static str, &'static str, f32)> {
+    let mut devices = vec![("cpu", "cpu", 1.0)];
+    if let Some((device, _)) = common::adapter() {
+        devices.push((device.leak(), "wgpu", 4.0));
+    }
+    devices
+}
 
 fn main() -> ExitCode {
     let log = Arc::new(Log::default());
     let smollm2 = Arc::new(SmolLm2::default());
     let mut trials =
         vec![Trial::test("families_are_the_fixture_folders", || Ok(families_match()?))];
-    for device in required_devices().into_iter().filter(|name| !DEVICES.contains(&name.as_str())) {
-        let message = format!("THIN_REQUIRE names '{device}', but the suite has no such device");
+    let devices = devices();
+    let known = |name: &String| devices.iter().any(|(_, known, _)| known == name);
+    for device in required_devices().into_iter().filter(|name| !known(name)) {
+        let message = format!("THIN_REQUIRE names '{device}', but this machine has none");
         trials.push(Trial::test(format!("{device}::is_available"), move || {
             Err(Failed::from(message))
         }));
     }
-    for &device in DEVICES {
+    for &(device, _, factor) in &devices {
         for &(family, support) in FAMILIES {
-            trials.extend(family_trials(device, family, family, support, &log));
+            trials.extend(family_trials((device, factor), family, family, support, &log));
         }
         for &(file, family) in GGUF {
-            trials.extend(family_trials(device, file, family, Now, &log));
+            trials.extend(family_trials((device, factor), file, family, Now, &log));
         }
         trials.extend(demo_trials(device, &log));
         trials.extend(smollm2_trials(device, &smollm2, &log));
@@ -129,7 +138,7 @@ const CHECKS: &[(&str, Check)] = &[
 
 /// Six trials for a supported family; one ignored trial that does all six for another.
 fn family_trials(
-    device: &'static str,
+    (device, factor): (&'static str, f32),
     model: &'static str,
     family: &'static str,
     support: Support,
@@ -138,7 +147,7 @@ fn family_trials(
     let trial = |name: String, checks: &'static [(&'static str, Check)]| {
         let log = log.clone();
         Trial::test(name.clone(), move || {
-            let bench = Bench::open(subject(device, model, family)?, log)?;
+            let bench = Bench::open(subject((device, factor), model, family)?, log)?;
             Ok(checks.iter().try_for_each(|(_, check)| check(&bench))?)
         })
     };
@@ -168,7 +177,7 @@ fn families_match() -> Result<(), String> {
 
 /// `model` is the family's folder, or the file made from it.
 fn subject(
-    device: &'static str,
+    (device, factor): (&'static str, f32),
     model: &'static str,
     family: &'static str,
 ) -> Result<Subject, String> {
@@ -178,6 +187,7 @@ fn subject(
     let golden: Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
     let tolerance =
         golden["tolerance_f32_max_abs"].as_f64().ok_or("golden.json has no tolerance")? as f32;
+    let tolerance = tolerance * factor;
     let model_path = if model == family { folder.clone() } else { file };
     Ok(Subject { device, name: model, model: model_path, reference: folder, tolerance })
 }

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use thintensor::backend::LimitChoice;
 use thintensor::plan::KvFormat;
 
 use super::error::Error;
@@ -71,7 +72,8 @@ impl Command {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct EngineArgs {
-    /// Where to run: auto, cpu, or cpu:reference for the plain, slow kernels that others are compared with
+    /// Where to run: auto (the best GPU, else the CPU), cpu, cpu:reference (the plain, slow kernels that others
+    /// are compared with), wgpu, wgpu:N, or part of an adapter's name
     #[arg(long, default_value = "auto", value_name = "DEVICE")]
     pub(crate) device: String,
     /// Precision profile; this version has safe: weights in the precision of the source
@@ -89,6 +91,15 @@ pub(crate) struct EngineArgs {
     /// The most host memory to use beside it; this version places nothing there
     #[arg(long, value_name = "SIZE")]
     pub(crate) host_budget: Option<String>,
+    /// Limits to ask the adapter for: adapter, webgpu (what every browser has), or a binding size
+    #[arg(long, default_value = "adapter", value_name = "adapter|webgpu|SIZE")]
+    pub(crate) limits: String,
+    /// Optional features of the adapter to use: all or none
+    #[arg(long, default_value = "all", value_name = "all|none")]
+    pub(crate) features: String,
+    /// Keep the run-time checks of shaders (slow)
+    #[arg(long)]
+    pub(crate) checked: bool,
 }
 
 /// What [`EngineArgs`] mean.
@@ -98,6 +109,9 @@ pub(crate) struct Settings {
     pub(crate) kv: KvFormat,
     pub(crate) budget: Option<u64>,
     pub(crate) host_budget: Option<u64>,
+    pub(crate) limits: LimitChoice,
+    pub(crate) features: bool,
+    pub(crate) checked: bool,
 }
 
 impl EngineArgs {
@@ -113,6 +127,20 @@ impl EngineArgs {
             kv: values::kv_format(&self.kv)?,
             budget: size("budget", &self.budget)?,
             host_budget: size("host-budget", &self.host_budget)?,
+            limits: match self.limits.as_str() {
+                "adapter" => LimitChoice::Adapter,
+                "webgpu" => LimitChoice::WebGpu,
+                bytes => LimitChoice::Binding(values::size("limits", bytes)?),
+            },
+            features: match self.features.as_str() {
+                "all" => true,
+                "none" => false,
+                other => {
+                    let message = format!("--features {other}: there is no such choice");
+                    return Err(Error::usage(message, "write --features all or --features none"));
+                }
+            },
+            checked: self.checked,
         })
     }
 }

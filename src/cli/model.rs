@@ -232,6 +232,9 @@ fn configured(
 ) -> Builder {
     builder
         .device(&settings.device)
+        .limits(settings.limits)
+        .features(settings.features)
+        .checked(settings.checked)
         .kv_format(settings.kv)
         .budget(settings.budget)
         .context(context)
@@ -281,9 +284,9 @@ fn fitting_context(
 
 /// Says once, and clearly, that `auto` found no GPU.
 fn tell_device(engine: &Engine, asked: &str) {
-    if asked.eq_ignore_ascii_case("auto") && engine.device().kind == "cpu" {
+    if asked.eq_ignore_ascii_case("auto") && engine.device().api == "cpu" {
         report::warn(
-            "this version has no GPU backend: running on the CPU (--device cpu asks for it without this line)",
+            "no GPU was found: running on the CPU (--device cpu asks for it without this line)",
         );
     }
 }

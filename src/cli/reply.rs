@@ -227,8 +227,8 @@ struct Memory {
     budget_bytes: Option<u64>,
     peak_device_bytes: u64,
     peak_host_bytes: u64,
-    /// Beside the ledger. The CPU has no context and no allocator of its own.
-    overhead_bytes: u64,
+    /// Beside the ledger: on the CPU what the process held at most; not measured on a GPU yet.
+    overhead_bytes: Option<u64>,
     peak_rss_bytes: Option<u64>,
 }
 
@@ -276,7 +276,9 @@ impl<'a> Report<'a> {
                 budget_bytes: budget,
                 peak_device_bytes: memory.peak_device_bytes,
                 peak_host_bytes: memory.peak_host_bytes,
-                overhead_bytes: 0,
+                overhead_bytes: report::peak_rss_bytes()
+                    .filter(|_| engine.device().api == "cpu")
+                    .map(|peak| peak.saturating_sub(memory.peak_device_bytes)),
                 peak_rss_bytes: report::peak_rss_bytes(),
             },
             bytes_per_token: engine.bytes_per_token(),

@@ -213,6 +213,18 @@ impl Geometry {
         parts.saturating_sub(1) * self.part_stride + self.part_bytes(parts.saturating_sub(1))
     }
 
+    /// Bytes of consecutive parts in memory: all but the last at full stride.
+    #[must_use]
+    pub fn run_bytes(&self, parts: &std::ops::Range<u32>) -> u64 {
+        let (first, end) = (u64::from(parts.start), u64::from(parts.end));
+        match end.checked_sub(1) {
+            Some(last) if last >= first => {
+                (last - first) * self.part_stride + self.part_bytes(last)
+            }
+            Some(_) | None => 0,
+        }
+    }
+
     /// Bytes that mean something: rows without padding, as counted in bytes per token.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {

@@ -27,6 +27,16 @@ pub struct Group {
     pub first_page: PageId,
     /// Pages.
     pub parts: u32,
+    /// Which parts share a buffer; one run unless [`Plan::split`] cut it.
+    pub runs: Vec<std::ops::Range<u32>>,
+}
+
+impl Group {
+    /// Bytes of all its buffers.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.runs.iter().map(|parts| self.geometry.run_bytes(parts)).sum()
+    }
 }
 
 /// Number format of cached keys and values.
@@ -216,6 +226,16 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Cuts groups between parts so that no buffer exceeds `max_bytes`; a part is never cut.
+    pub fn split(&mut self, max_bytes: u64) {
+        for group in &mut self.groups {
+            let stride = group.geometry.part_stride.max(1);
+            let most = u32::try_from(max_bytes / stride).unwrap_or(u32::MAX).clamp(1, group.parts);
+            let starts = (0..group.parts).step_by(most as usize);
+            group.runs = starts.map(|first| first..(first + most).min(group.parts)).collect();
+        }
+    }
+
     /// The group with this role and layer.
     #[must_use]
     pub fn find(&self, role: Role, layer: Option<u32>) -> Option<GroupId> {
@@ -250,7 +270,7 @@ impl Plan {
     #[must_use]
     pub fn by_purpose(&self) -> Purposes {
         Purposes {
-            weights: self.groups.iter().map(|group| group.geometry.bytes()).sum(),
+            weights: self.groups.iter().map(Group::bytes).sum(),
             kv: self.kv.iter().map(KvLayout::bytes).sum(),
             activations: 0,
         }
@@ -372,6 +392,9 @@ fn groups(manifest: &Manifest, pages: &[PageRecord]) -> Vec<Group> {
             // `format::check` saw to it that parts follow one another.
             if let Some(group) = groups.last_mut() {
                 group.parts += 1;
+                if let Some(run) = group.runs.last_mut() {
+                    run.end += 1;
+                }
             }
         } else if let Some(geometry) = manifest.descriptors.get(page.descriptor as usize) {
             groups.push(Group {
@@ -381,6 +404,7 @@ fn groups(manifest: &Manifest, pages: &[PageRecord]) -> Vec<Group> {
                 geometry: geometry.clone(),
                 first_page: PageId(page.id),
                 parts: 1,
+                runs: std::iter::once(0..1).collect(),
             });
         }
     }

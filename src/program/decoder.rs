@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::op::{Op, RowSet, VectorRef, View};
-use super::step::{IdRecord, SamplerRecord, StepRow};
+use super::step::{IdRecord, MAX_STEP_ROWS, SamplerRecord, StepRow};
 use super::{
     BufferName, BufferSpec, ID_RING, LogitRows, MAX_BIAS, MAX_END_IDS, Place, Program, Segment,
     StepShape, Weight,
@@ -125,7 +125,7 @@ impl Step<'_> {
         }
         let weight =
             self.group(if self.spec.tie_word_embeddings { Role::Embed } else { Role::Head }, None);
-        let logits = View::all(BufferName::Logits, self.spec.vocab_size);
+        let logits = View::dense(BufferName::Logits, self.spec.vocab_size);
         self.push(Op::MatMul { weight, x: normed, out: logits, rows });
         if self.shape.sample {
             let context = self.plan.options.context;
@@ -175,7 +175,7 @@ impl Step<'_> {
 
     fn keep_view(&mut self, tap: u32, x: View) {
         if self.shape.hidden {
-            let out = View::all(BufferName::Hidden { tap }, self.spec.hidden_size);
+            let out = View::dense(BufferName::Hidden { tap }, self.spec.hidden_size);
             self.push(Op::Keep { x, out });
         }
     }
@@ -222,12 +222,14 @@ impl Step<'_> {
         for op in &self.ops {
             for id in op.groups() {
                 let group = self.plan.group(id);
-                need(BufferName::Weight { group: id, run: 0 }, group.geometry.bytes());
+                for (run, parts) in (0u32..).zip(&group.runs) {
+                    need(BufferName::Weight { group: id, run }, group.geometry.run_bytes(parts));
+                }
                 weights.entry(id).or_insert_with(|| Weight {
                     role: group.role,
                     layer: group.layer,
                     geometry: group.geometry.clone(),
-                    runs: std::iter::once(0..group.parts).collect(),
+                    runs: group.runs.clone(),
                 });
             }
             let (read, written) = op.views();
@@ -270,7 +272,7 @@ impl Step<'_> {
         let context = u64::from(self.plan.options.context);
         let record = |bytes: usize| bytes as u64;
         match table {
-            BufferName::Step => u64::from(self.shape.rows) * record(size_of::<StepRow>()),
+            BufferName::Step => u64::from(MAX_STEP_ROWS) * record(size_of::<StepRow>()),
             BufferName::BlockTable => slots * context.div_ceil(u64::from(KV_BLOCK)) * 4,
             BufferName::Drawn => slots * 4,
             BufferName::Samplers => slots * record(size_of::<SamplerRecord>()),

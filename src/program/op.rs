@@ -21,10 +21,17 @@ pub struct View {
 }
 
 impl View {
-    /// All columns of a buffer with rows of `width`.
+    /// All columns of a buffer whose rows follow one another, as a host reads them.
+    #[must_use]
+    pub fn dense(buffer: BufferName, width: u32) -> Self {
+        View { buffer, offset: 0, width, stride: width }
+    }
+
+    /// All columns of a buffer whose rows are padded to eight numbers, so that every row can be read in
+    /// vectors; the padding is zero and stays so.
     #[must_use]
     pub fn all(buffer: BufferName, width: u32) -> Self {
-        View { buffer, offset: 0, width, stride: width }
+        View { buffer, offset: 0, width, stride: width.next_multiple_of(8) }
     }
 
     /// The columns `offset .. offset + width` of this view.

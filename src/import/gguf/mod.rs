@@ -8,6 +8,8 @@
 mod metadata;
 mod parse;
 mod problem;
+#[cfg(test)]
+mod tests;
 mod tokenizer;
 mod value;
 

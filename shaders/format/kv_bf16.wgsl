@@ -1,0 +1,16 @@
+// Cached numbers as bfloat16, two to a word, low half first; rounded to nearest even.
+
+const KV_PER_WORD: u32 = 2u;
+
+fn kv_decode(word: u32, index: u32) -> f32 {
+    return bitcast<f32>(select(word << 16u, word & 0xffff0000u, (index & 1u) == 1u));
+}
+
+fn bf16_bits(value: f32) -> u32 {
+    let bits = bitcast<u32>(value);
+    return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
+}
+
+fn kv_encode(low: f32, high: f32) -> u32 {
+    return bf16_bits(low) | (bf16_bits(high) << 16u);
+}
