@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use bench::{Bench, Log, Subject};
 use common::{fixture, required_devices};
-use trained::{SmolLm2, demo_trials, smollm2_trials};
+use trained::{SmolLm2, demo_trials, smollm2_gguf_trials, smollm2_trials};
 
 #[path = "goldens/bench.rs"]
 mod bench;
@@ -117,6 +117,10 @@ fn main() -> ExitCode {
         }
         trials.extend(demo_trials(device, &log));
         trials.extend(smollm2_trials(device, &smollm2, &log));
+        // The other devices do not read blocks yet.
+        if device == "cpu" {
+            trials.extend(smollm2_gguf_trials(device, &log));
+        }
     }
     drop(smollm2); // the trials own the converted model, and its folder goes with the last of them
 

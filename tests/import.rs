@@ -10,6 +10,8 @@ mod folder;
 mod gguf;
 #[path = "import/gguf_file.rs"]
 mod gguf_file;
+#[path = "import/gguf_tokenizer.rs"]
+mod gguf_tokenizer;
 #[path = "import/goldens.rs"]
 mod goldens;
 #[path = "import/synthetic.rs"]

@@ -120,6 +120,7 @@ impl Encoding {
     }
 
     /// The numbers of a row, given its planes. `out` has as many as the row.
+    #[inline(always)]
     pub fn decode(self, planes: &Planes<'_>, out: &mut [f32]) {
         let [codes, high, scales, sub, zeros] = *planes;
         match self.format {
@@ -196,6 +197,7 @@ const FP4_TWICE: [f32; 16] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
 
 /// Half of 2^(exponent - 127).
+#[inline(always)]
 fn power_of_two(exponent: u8) -> f32 {
     match exponent {
         0 => f32::from_bits(0x0020_0000),
@@ -205,11 +207,13 @@ fn power_of_two(exponent: u8) -> f32 {
 }
 
 /// Number `index` of a plane of binary16.
+#[inline(always)]
 fn half(plane: &[u8], index: usize) -> f32 {
     f16_to_f32(u16::from_le_bytes([plane[index * 2], plane[index * 2 + 1]]))
 }
 
 /// Scale and minimum of a group of 32 in a K format.
+#[inline(always)]
 fn k_scale(scales: &[u8], sub: &[u8], zeros: &[u8], group: usize) -> (f32, f32) {
     let block = group / 8;
     let (scale, zero) = scale_min(&sub[block * 12..], group % 8);
@@ -217,11 +221,13 @@ fn k_scale(scales: &[u8], sub: &[u8], zeros: &[u8], group: usize) -> (f32, f32) 
 }
 
 /// Calls `f` for each group of `size` numbers.
+#[inline(always)]
 fn groups(out: &mut [f32], size: usize, f: impl Fn(usize, &mut [f32])) {
     out.chunks_exact_mut(size).enumerate().for_each(|(group, out)| f(group, out));
 }
 
 /// out = f(code), two codes a byte, the lower half first.
+#[inline(always)]
 fn nibbles(codes: &[u8], out: &mut [f32], f: impl Fn(f32) -> f32) {
     for (out, byte) in out.chunks_exact_mut(2).zip(codes) {
         out[0] = f(f32::from(byte & 15));
