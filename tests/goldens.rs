@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use bench::{Bench, Log, Subject};
 use common::{fixture, required_devices};
-use trained::{SmolLm2, demo_trials, smollm2_trials};
+use trained::{SmolLm2, demo_trials, smollm2_gguf_trials, smollm2_trials};
 
 #[path = "goldens/bench.rs"]
 mod bench;
@@ -77,6 +77,14 @@ const FAMILIES: &[(&str, Support)] = &[
     ("starcoder2", Later),
 ];
 
+/// Files of `tests/fixtures/goldens-gguf`, and the folders that they were made from.
+const GGUF: &[(&str, &str)] = &[
+    ("llama.gguf", "llama"),
+    ("llama-tied.gguf", "llama-tied"),
+    ("qwen3.gguf", "qwen3"),
+    ("smollm3.gguf", "smollm3"),
+];
+
 /// The devices that this suite runs on: how `--device` names each, what `THIN_REQUIRE` calls it, and how
 /// many times the tolerance of the f32 reference it may use.
 fn devices() -> Vec<(&'static str, &'static str, f32)> {
@@ -102,10 +110,17 @@ fn main() -> ExitCode {
     }
     for &(device, _, factor) in &devices {
         for &(family, support) in FAMILIES {
-            trials.extend(family_trials(device, factor, family, support, &log));
+            trials.extend(family_trials((device, factor), family, family, support, &log));
+        }
+        for &(file, family) in GGUF {
+            trials.extend(family_trials((device, factor), file, family, Now, &log));
         }
         trials.extend(demo_trials(device, &log));
         trials.extend(smollm2_trials(device, &smollm2, &log));
+        // The other devices do not read blocks yet.
+        if device == "cpu" {
+            trials.extend(smollm2_gguf_trials(device, &log));
+        }
     }
     drop(smollm2); // the trials own the converted model, and its folder goes with the last of them
 
@@ -127,8 +142,8 @@ const CHECKS: &[(&str, Check)] = &[
 
 /// Six trials for a supported family; one ignored trial that does all six for another.
 fn family_trials(
-    device: &'static str,
-    factor: f32,
+    (device, factor): (&'static str, f32),
+    model: &'static str,
     family: &'static str,
     support: Support,
     log: &Arc<Log>,
@@ -136,7 +151,7 @@ fn family_trials(
     let trial = |name: String, checks: &'static [(&'static str, Check)]| {
         let log = log.clone();
         Trial::test(name.clone(), move || {
-            let bench = Bench::open(subject(device, factor, family)?, log)?;
+            let bench = Bench::open(subject((device, factor), model, family)?, log)?;
             Ok(checks.iter().try_for_each(|(_, check)| check(&bench))?)
         })
     };
@@ -144,11 +159,11 @@ fn family_trials(
         Now => CHECKS
             .iter()
             .map(|check| {
-                trial(format!("{device}::{family}::{}", check.0), std::slice::from_ref(check))
+                trial(format!("{device}::{model}::{}", check.0), std::slice::from_ref(check))
             })
             .collect(),
         Later => {
-            let all = trial(format!("{device}::{family}"), CHECKS);
+            let all = trial(format!("{device}::{model}"), CHECKS);
             vec![all.with_kind("family comes later").with_ignored_flag(true)]
         }
     }
@@ -164,12 +179,19 @@ fn families_match() -> Result<(), String> {
     if listed == folders { Ok(()) } else { Err(format!("listed {listed:?}\nfolders {folders:?}")) }
 }
 
-fn subject(device: &'static str, factor: f32, family: &'static str) -> Result<Subject, String> {
+/// `model` is the family's folder, or the file made from it.
+fn subject(
+    (device, factor): (&'static str, f32),
+    model: &'static str,
+    family: &'static str,
+) -> Result<Subject, String> {
+    let file = fixture("goldens-gguf").join(model);
     let folder = fixture("goldens").join(family);
     let text = fs::read_to_string(folder.join("golden.json")).map_err(|e| e.to_string())?;
     let golden: Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
     let tolerance =
         golden["tolerance_f32_max_abs"].as_f64().ok_or("golden.json has no tolerance")? as f32;
     let tolerance = tolerance * factor;
-    Ok(Subject { device, name: family, model: folder.clone(), reference: folder, tolerance })
+    let model_path = if model == family { folder.clone() } else { file };
+    Ok(Subject { device, name: model, model: model_path, reference: folder, tolerance })
 }

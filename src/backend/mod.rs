@@ -339,6 +339,11 @@ impl Error {
             }
             Error::Lost { .. } => Some("open the model again".into()),
             #[cfg(feature = "wgpu")]
+            Error::Lower(wgpu::lower::LowerError::Format { .. }) => Some(
+                "run it with --device cpu; a GGUF file can also be converted with --dequantize bf16"
+                    .into(),
+            ),
+            #[cfg(feature = "wgpu")]
             Error::Lower(_) => None,
             Error::Device { .. }
             | Error::Stale { .. }

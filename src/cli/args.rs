@@ -300,8 +300,8 @@ pub(crate) struct ConvertArgs {
     /// Precision of single roles (comes in a later version)
     #[arg(long, value_name = "ROLE=FORMAT[@LAYERS]")]
     pub(crate) set: Vec<String>,
-    /// Expand what cannot be kept (comes in a later version)
-    #[arg(long, value_name = "FORMAT")]
+    /// Round the blocks of a GGUF file to this format, and name its tensors as a folder would
+    #[arg(long, value_name = "FORMAT", value_parser = ["bf16"])]
     pub(crate) dequantize: Option<String>,
     /// Print the report as JSON
     #[arg(long)]

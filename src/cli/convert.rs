@@ -7,7 +7,7 @@ use serde_json::json;
 use thintensor::format::manifest::Asset;
 use thintensor::format::writer::{WriteOptions, WriteReport, write};
 use thintensor::format::{self, Manifest, PageId, PageRecord, Pages, record};
-use thintensor::import::{self, Purpose};
+use thintensor::import::{self, OpenOptions, Purpose};
 
 use super::args::{ConvertArgs, not_yet};
 use super::error::{Error, Exit};
@@ -26,14 +26,13 @@ const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 pub(crate) fn convert(args: &ConvertArgs) -> Result<Exit, Error> {
     values::profile(&args.profile)?;
     not_yet("--set", args.set.first())?;
-    not_yet("--dequantize", args.dequantize.as_ref())?;
     let source = model::source(&args.source)?;
     let output = match &args.output {
         Some(output) => output.clone(),
         None => default_name(&source)?,
     };
     check_target(&output)?;
-    let (pages, notes) = open(&source, args.tokenizer.as_deref())?;
+    let (pages, notes) = open(&source, args)?;
     for note in &notes {
         report::note(note);
     }
@@ -100,6 +99,14 @@ fn default_name(source: &Source) -> Result<PathBuf, Error> {
         Source::Path(path) => {
             // `.` and `..` have no name of their own.
             let whole = path.canonicalize().unwrap_or_else(|_| path.clone());
+            // A GGUF file is a model by itself.
+            if let (Some("gguf"), Some(stem)) =
+                (whole.extension().and_then(|extension| extension.to_str()), whole.file_stem())
+            {
+                let mut name = stem.to_owned();
+                name.push(".thin");
+                return Ok(name.into());
+            }
             let folder =
                 if whole.is_dir() { Some(whole) } else { whole.parent().map(Path::to_owned) };
             folder.as_deref().and_then(Path::file_name).map(PathBuf::from)
@@ -129,11 +136,24 @@ fn check_target(output: &Path) -> Result<(), Error> {
 }
 
 /// The pages to write, and what the user should know about them.
-fn open(source: &Source, tokenizer: Option<&Path>) -> Result<(Box<dyn Pages>, Vec<String>), Error> {
+fn open(source: &Source, args: &ConvertArgs) -> Result<(Box<dyn Pages>, Vec<String>), Error> {
+    let tokenizer = args.tokenizer.as_deref();
+    let dequantize = args.dequantize.is_some();
     let (pages, notes): (Box<dyn Pages>, Vec<String>) = match source {
-        Source::Path(path) if !model::is_archive(path)? => {
-            let opened = import::open_for(path, Purpose::Convert)?;
+        Source::Path(path) if dequantize || !model::is_archive(path)? => {
+            let options = OpenOptions {
+                dequantize,
+                tokenizer: tokenizer.is_none(),
+                ..OpenOptions::new(Purpose::Convert)
+            };
+            let opened = import::open_with(path, options)?;
             (opened.pages, opened.notes)
+        }
+        Source::Demo if dequantize => {
+            return Err(Error::usage(
+                "the built-in model has no blocks to dequantise",
+                "leave --dequantize out",
+            ));
         }
         Source::Demo | Source::Path(_) => (Box::new(model::open_archive(source)?), Vec::new()),
     };

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use serde::Serialize;
 use thintensor::backend;
 use thintensor::engine::Engine;
+use thintensor::format::manifest::Transform;
 use thintensor::format::manifest::{Asset, Provenance};
 use thintensor::format::{Manifest, PageRecord, Pages, groups};
 use thintensor::model::ModelSpec;
 use thintensor::plan::Plan;
 use thintensor::program::{LogitRows, Program, StepShape, decoder, print::print as listing};
-use thintensor::quant::{Format, QuantizationDescriptor};
+use thintensor::quant::{Encoding, Format, QuantizationDescriptor};
 
 use super::args::InspectArgs;
 use super::error::{Error, Exit};
@@ -191,8 +192,14 @@ struct Precision {
 fn precision(manifest: &Manifest, pages: &[PageRecord]) -> Vec<Precision> {
     let mut sources: BTreeMap<u32, BTreeSet<&str>> = BTreeMap::new();
     for tensor in &manifest.tensors {
+        let int8 = tensor.transform.iter().find_map(|transform| match transform {
+            Transform::Int8Groups { source_type } => Some(source_type.as_str()),
+            Transform::WidenF32
+            | Transform::RowPermutation { .. }
+            | Transform::PlaneSplit { .. } => None,
+        });
         for piece in &tensor.pieces {
-            sources.entry(piece.page).or_default().insert(&tensor.dtype);
+            sources.entry(piece.page).or_default().insert(int8.unwrap_or(&tensor.dtype));
         }
     }
     let mut rows: Vec<Precision> = Vec::new();
@@ -220,14 +227,18 @@ fn precision(manifest: &Manifest, pages: &[PageRecord]) -> Vec<Precision> {
 fn descriptor_of(dtype: &str, stored: &QuantizationDescriptor) -> QuantizationDescriptor {
     let lower = dtype.to_ascii_lowercase();
     match Format::ALL.iter().find(|format| format.name() == lower) {
-        Some(&format) => QuantizationDescriptor::float(format),
-        None => stored.clone(),
+        Some(&format) => Encoding::plain(format).descriptor(),
+        None => QuantizationDescriptor { method: lower, ..stored.clone() },
     }
 }
 
 fn precision_table(manifest: &Manifest, pages: &[PageRecord]) -> String {
     let shown = |descriptor: &QuantizationDescriptor| {
-        format!("{} ({})", descriptor.storage_dtype, descriptor.method)
+        let mut text = format!("{} ({}", descriptor.storage_dtype, descriptor.method);
+        if let Some(group) = descriptor.group_size {
+            text.push_str(&format!(", groups of {group}"));
+        }
+        text + ")"
     };
     let rows: Vec<Vec<String>> = precision(manifest, pages)
         .iter()

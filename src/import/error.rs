@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{config, safetensors};
+use super::{config, gguf, safetensors};
 use crate::format::{Role, grouped};
 use crate::model::SpecError;
 
@@ -67,6 +67,12 @@ pub enum Error {
     /// A safetensors file that is not what it says.
     #[error("'{}' is damaged: {problem}", path.display())]
     Safetensors { path: PathBuf, problem: safetensors::Problem },
+    /// A GGUF file that is not what it says, or says what this version does not know.
+    #[error("'{}': {problem}", path.display())]
+    Gguf { path: PathBuf, problem: Box<gguf::Problem> },
+    /// `--dequantize` for a source without blocks.
+    #[error("'{}' is not a GGUF file: only its blocks can be dequantised", path.display())]
+    NothingToDequantize { path: PathBuf },
     /// A JSON file that cannot be parsed.
     #[error("'{}' cannot be read as JSON: {problem}", path.display())]
     Json { path: PathBuf, problem: serde_json::Error },
@@ -105,16 +111,22 @@ pub enum Error {
     #[error("tensors without a place in this {model_type} model: {count}, such as {}", names.join(", "))]
     UnexpectedTensors { count: usize, model_type: &'static str, names: Vec<String> },
     /// A tensor of a layer that the config does not have.
-    #[error("'{tensor}' belongs to layer {layer}, but config.json has num_hidden_layers: {layers}")]
+    #[error("'{tensor}' belongs to layer {layer}, but the model has num_hidden_layers: {layers}")]
     LayerBeyond { tensor: String, layer: u32, layers: usize },
     /// Two tensors with the same meaning.
     #[error("'{first}' and '{second}' are the same tensor under two names")]
     TwoNames { first: String, second: String },
     /// Config and weights disagree.
-    #[error("tensor '{tensor}' has shape {found:?}, but config.json implies {expected:?} ({why})")]
+    #[error(
+        "tensor '{tensor}' has shape {found:?}, but the model's description implies {expected:?} ({why})"
+    )]
     Shape { tensor: String, found: Vec<u64>, expected: Vec<u64>, why: &'static str },
     /// A number type that this version cannot store.
-    #[error("tensor '{tensor}' is stored as {dtype}; this version reads F32, F16 and BF16")]
+    #[error("tensor '{tensor}' is stored as {dtype}; this version reads F32, F16 and BF16{}", if dtype.contains('_') {
+        ", and of GGUF's types Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4"
+    } else {
+        ""
+    })]
     Dtype { tensor: String, dtype: &'static str },
     /// Matrices that are computed together are stored differently.
     #[error(
@@ -160,6 +172,9 @@ impl Error {
             Error::NoConfig { .. } => {
                 "give the folder that holds config.json and model.safetensors"
             }
+            Error::NoWeights { found: Some(found), .. } if found.ends_with(".gguf") => {
+                return Some(format!("found '{found}'; give the path of that file"));
+            }
             Error::NoWeights { found: Some(found), .. } => {
                 return Some(format!("found '{found}'; use a repository with .safetensors files"));
             }
@@ -179,6 +194,11 @@ impl Error {
                 _ => return None,
             },
             Error::Config { problem, .. } => return problem.hint(),
+            Error::Gguf { problem, .. } => return problem.hint(),
+            Error::MixedDtypes { .. } => "for a GGUF file, convert it with --dequantize bf16",
+            Error::Dtype { dtype, .. } if dtype.contains('_') => {
+                "use a file of the model in one of these types"
+            }
             Error::NotInShard { .. } | Error::NotInIndex { .. } | Error::TwoShards { .. } => {
                 "index and shards come from different versions; download all of them again"
             }
@@ -201,7 +221,7 @@ impl Error {
             | Error::LayerBeyond { .. }
             | Error::TwoNames { .. }
             | Error::Shape { .. }
-            | Error::MixedDtypes { .. }
+            | Error::NothingToDequantize { .. }
             | Error::Geometry { .. }
             | Error::NotExact { .. }
             | Error::NoSuchPage { .. } => return None,

@@ -1,13 +1,17 @@
 //! Sources of models: finding out what a path is and seeing it as pages.
 //!
-//! [`open`] takes a path to an archive, a Hugging Face folder or a safetensors file in one, and gives pages in
+//! [`open`] takes a path to an archive, a GGUF file, a Hugging Face folder or a safetensors file in one, and gives pages in
 //! the order a token uses them; whoever runs a model and whoever writes an archive read the same pages.
-//! `config` turns a config.json into a `ModelSpec`, `shards` and `safetensors` read weight files, `groups`
-//! decides which row goes where and `pack` moves it. Nothing here computes with weights or lowers them.
+//! `config` turns a config.json into a `ModelSpec`, `shards` and `safetensors` read weight files, `gguf` files
+//! that hold both, `groups` decides which row goes where and `pack` moves it. Nothing here lowers a weight,
+//! unless blocks are to be dequantised.
 
+mod coding;
 pub mod config;
 mod detect;
 mod error;
+mod file;
+pub mod gguf;
 mod groups;
 mod huggingface;
 mod json;
@@ -26,6 +30,25 @@ pub use pack::{Packed, Purpose};
 
 use crate::format::writer::{self, WriteOptions, WriteReport};
 use crate::format::{Archive, Pages};
+
+/// How to read a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// What the pages are read for.
+    pub purpose: Purpose,
+    /// Round the blocks of a GGUF file to bf16, and name its tensors as a Hugging Face folder would.
+    pub dequantize: bool,
+    /// Rebuild the tokenizer of a GGUF file; off where another one is given.
+    pub tokenizer: bool,
+}
+
+impl OpenOptions {
+    /// Everything as it is.
+    #[must_use]
+    pub fn new(purpose: Purpose) -> Self {
+        OpenOptions { purpose, dequantize: false, tokenizer: true }
+    }
+}
 
 /// A source seen as pages.
 pub struct Opened {
@@ -50,21 +73,36 @@ pub fn open(path: &Path) -> Result<Box<dyn Pages>, crate::Error> {
 ///
 /// **Errors**: the path is nothing this version can run, or damaged.
 pub fn open_for(path: &Path, purpose: Purpose) -> Result<Opened, crate::Error> {
-    match detect(path)? {
-        Kind::Archive => Ok(Opened { pages: Box::new(Archive::open(path)?), notes: Vec::new() }),
-        Kind::Folder | Kind::Safetensors => {
-            let (packed, notes) = open_source(path, purpose)?;
-            Ok(Opened { pages: Box::new(packed), notes })
-        }
-    }
+    open_with(path, OpenOptions::new(purpose))
 }
 
-/// Opens a checkpoint: a folder, or a weight file in one.
+/// Opens a model with options.
+///
+/// **Errors**: those of [`open_for`], and options that the source does not have.
+pub fn open_with(path: &Path, options: OpenOptions) -> Result<Opened, crate::Error> {
+    let kind = detect(path)?;
+    if options.dequantize && kind != Kind::Gguf {
+        return Err(Error::NothingToDequantize { path: path.to_owned() }.into());
+    }
+    let (packed, notes) = match kind {
+        Kind::Archive => {
+            return Ok(Opened { pages: Box::new(Archive::open(path)?), notes: Vec::new() });
+        }
+        Kind::Gguf => gguf::open(path, options)?,
+        Kind::Folder | Kind::Safetensors => open_source(path, options.purpose)?,
+    };
+    Ok(Opened { pages: Box::new(packed), notes })
+}
+
+/// Opens a checkpoint: a folder, a weight file in one, or a GGUF file.
 ///
 /// **Errors**: it is not a checkpoint this version can run, or damaged.
 pub fn open_source(path: &Path, purpose: Purpose) -> Result<(Packed, Vec<String>), Error> {
     if detect::metadata(path)?.is_dir() {
         return huggingface::open(path, purpose);
+    }
+    if detect(path)? == Kind::Gguf {
+        return gguf::open(path, OpenOptions::new(purpose));
     }
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

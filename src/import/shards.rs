@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::Error;
+use super::file::{Entry, WeightFile};
 use super::json::{self, UniqueMap};
-use super::safetensors::{Entry, Safetensors};
+use super::safetensors;
 
 /// The file of a model that is not cut into shards.
 const SINGLE: &str = "model.safetensors";
@@ -24,7 +25,7 @@ pub(super) const CHUNK: usize = 32 << 20;
 #[derive(Debug)]
 pub(super) struct Weights {
     /// The files, by name.
-    pub(super) files: Vec<(String, Safetensors)>,
+    pub(super) files: Vec<(String, WeightFile)>,
     /// The model's tensors: file, and position in it. In source order.
     pub(super) tensors: Vec<(usize, usize)>,
     /// Tensors in these files that the index does not list.
@@ -44,13 +45,8 @@ impl Weights {
         let weights = if names.contains(INDEX) {
             Self::open_shards(folder, names)?
         } else if names.contains(SINGLE) {
-            let file = Safetensors::open(&folder.join(SINGLE))?;
-            Weights {
-                tensors: (0..file.tensors.len()).map(|tensor| (0, tensor)).collect(),
-                files: vec![(SINGLE.to_owned(), file)],
-                unlisted: Vec::new(),
-                notes: Vec::new(),
-            }
+            let file = safetensors::open(&folder.join(SINGLE))?;
+            Self::of_files(vec![(SINGLE.to_owned(), file)])
         } else {
             return Err(no_weights(folder, names));
         };
@@ -58,6 +54,15 @@ impl Weights {
             return Err(Error::NoTensors { path: folder.to_owned() });
         }
         Ok(weights.note_strays(names))
+    }
+
+    /// Files that name no others.
+    pub(super) fn of_files(files: Vec<(String, WeightFile)>) -> Self {
+        let all = |(at, (_, file)): (usize, &(String, WeightFile))| {
+            (0..file.tensors.len()).map(move |tensor| (at, tensor)).collect::<Vec<_>>()
+        };
+        let tensors = files.iter().enumerate().flat_map(all).collect();
+        Weights { files, tensors, unlisted: Vec::new(), notes: Vec::new() }
     }
 
     /// The file's description of a tensor.
@@ -103,7 +108,7 @@ impl Weights {
         let missing = shards.iter().find(|shard| !names.contains(**shard));
         let present = shards.iter().filter(|shard| names.contains(**shard));
         let files = present
-            .map(|shard| Ok(((*shard).clone(), Safetensors::open(&folder.join(shard))?)))
+            .map(|shard| Ok(((*shard).clone(), safetensors::open(&folder.join(shard))?)))
             .collect::<Result<Vec<_>, Error>>()?;
         if let Some(shard) = missing {
             let held: BTreeSet<&String> = files
@@ -196,9 +201,6 @@ fn no_weights(folder: &Path, names: &BTreeSet<String>) -> Error {
     if let Some(shard) = shard {
         let shard = shard.clone();
         return Error::NoIndex { path, shard };
-    }
-    if let Some(gguf) = names.iter().find(|name| name.ends_with(".gguf")) {
-        return Error::Later { path: folder.join(gguf), what: "GGUF files" };
     }
     let foreign = |name: &&String| {
         name.ends_with(".safetensors") || FOREIGN.iter().any(|ending| name.ends_with(ending))

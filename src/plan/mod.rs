@@ -245,6 +245,15 @@ impl Plan {
         u32::try_from(index).ok().map(GroupId)
     }
 
+    /// The groups that together are this role of this layer, in the order of their rows: several where members
+    /// are stored in different formats (queries and keys, then values).
+    pub fn runs(&self, role: Role, layer: Option<u32>) -> impl Iterator<Item = GroupId> {
+        (0u32..).zip(&self.groups).filter_map(move |(id, group)| {
+            let same = group.role == role && group.layer == layer && group.expert.is_none();
+            same.then_some(GroupId(id))
+        })
+    }
+
     /// The group behind an id of this plan.
     #[must_use]
     pub fn group(&self, id: GroupId) -> &Group {
@@ -285,7 +294,7 @@ impl Plan {
         let at = Some(index);
         let qkv = u64::from(ModelSpec::qkv_rows(layer));
         let ffn = u64::from(layer.intermediate_size);
-        self.check_matrix(Role::AttnQkv, at, qkv, hidden)?;
+        self.check_runs(Role::AttnQkv, at, qkv, hidden)?;
         self.check_matrix(Role::AttnOut, at, hidden, u64::from(layer.q_width()))?;
         self.check_matrix(Role::FfnGateUp, at, 2 * ffn, hidden)?;
         self.check_matrix(Role::FfnDown, at, hidden, ffn)?;
@@ -323,6 +332,39 @@ impl Plan {
             return Err(Error::Shape { role, place, found, expected: (rows, cols) });
         }
         Ok(())
+    }
+
+    /// As [`Plan::check_matrix`], for rows that may lie in several groups.
+    fn check_runs(
+        &self,
+        role: Role,
+        layer: Option<u32>,
+        rows: u64,
+        cols: u64,
+    ) -> Result<(), Error> {
+        if self.runs(role, layer).nth(1).is_none() {
+            return self.check_matrix(role, layer, rows, cols);
+        }
+        let mut found = 0u64;
+        for id in self.runs(role, layer) {
+            let geometry = &self.group(id).geometry;
+            found = found.saturating_add(geometry.rows);
+            let is_matrix = geometry.plane(PlaneKind::Codes).is_some();
+            if geometry.cols != cols || !is_matrix || found > rows {
+                let found = (found, geometry.cols);
+                let place = place(layer);
+                return Err(Error::Shape { role, place, found, expected: (rows, cols) });
+            }
+        }
+        if found == rows {
+            return Ok(());
+        }
+        Err(Error::Shape {
+            role,
+            place: place(layer),
+            found: (found, cols),
+            expected: (rows, cols),
+        })
     }
 
     fn check_vector(&self, vector: Vector, layer: Option<u32>, len: u64) -> Result<(), Error> {

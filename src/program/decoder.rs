@@ -59,7 +59,7 @@ impl Step<'_> {
 
         // 1. Norm, then queries, keys and values in one product.
         self.norm(Vector::AttnNorm, Some(index), self.residual(), self.normed(), RowSet::Step);
-        self.matmul(Role::AttnQkv, index, self.normed(), qkv);
+        self.matmul_runs(Role::AttnQkv, index, self.normed(), qkv);
         if layer.qkv_bias {
             self.bias(Vector::AttnQkvBias, index, qkv);
         }
@@ -142,6 +142,19 @@ impl Step<'_> {
     fn matmul(&mut self, role: Role, layer: u32, x: View, out: View) {
         let weight = self.group(role, Some(layer));
         self.push(Op::MatMul { weight, x, out, rows: RowSet::Step });
+    }
+
+    /// One product for each run of rows that are stored alike.
+    fn matmul_runs(&mut self, role: Role, layer: u32, x: View, out: View) {
+        let plan = self.plan;
+        let mut start = 0;
+        for weight in plan.runs(role, Some(layer)) {
+            let rows = u32::try_from(plan.group(weight).geometry.rows)
+                .expect("widths are bounded in ModelSpec::check");
+            let out = out.columns(start, rows);
+            self.push(Op::MatMul { weight, x, out, rows: RowSet::Step });
+            start += rows;
+        }
     }
 
     fn bias(&mut self, vector: Vector, layer: u32, x: View) {

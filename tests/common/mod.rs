@@ -142,6 +142,24 @@ impl Tensors {
         }
     }
 
+    /// Whether both files have the same tensors, byte for byte.
+    pub(crate) fn same_as(&self, other: &Tensors) -> Result<(), String> {
+        let (ours, theirs) = (self.view(), other.view());
+        if ours.len() != theirs.len() {
+            return Err(format!("{} tensors, expected {}", ours.len(), theirs.len()));
+        }
+        for (name, expected) in theirs.tensors() {
+            let got = ours.tensor(&name).map_err(|e| format!("{}: {name}: {e}", self.name))?;
+            if (got.dtype(), got.shape()) != (expected.dtype(), expected.shape()) {
+                return Err(format!("{name} is {:?} {:?}", got.dtype(), got.shape()));
+            }
+            if got.data() != expected.data() {
+                return Err(format!("{name} has other bytes"));
+            }
+        }
+        Ok(())
+    }
+
     /// A value of the file's own metadata.
     pub(crate) fn metadata(&self, key: &str) -> Option<String> {
         let (_, header) = SafeTensors::read_metadata(&self.bytes).expect("checked in `open`");

@@ -212,7 +212,7 @@ impl Setup {
                     Format::F32 => &value.to_le_bytes(),
                     Format::F16 => &f32_to_f16(value).to_le_bytes(),
                     Format::BF16 => &f32_to_bf16(value).to_le_bytes(),
-                    Format::Bytes => unreachable!("not among the formats above"),
+                    _ => unreachable!("not among the formats above"),
                 };
                 bytes[at..at + code.len()].copy_from_slice(code);
                 at += code.len();

@@ -527,7 +527,15 @@ fn weight_format(op: &Op, weight: &Weight) -> Result<&'static str, LowerError> {
         Format::F32 => Ok("format/f32"),
         Format::F16 => Ok("format/f16"),
         Format::BF16 => Ok("format/bf16"),
-        format @ Format::Bytes => Err(LowerError::Format { op: op.name(), format }),
+        format @ (Format::Bytes
+        | Format::Int8
+        | Format::Mxfp4
+        | Format::Q8_0
+        | Format::Q4_0
+        | Format::Q4_1
+        | Format::Q4K
+        | Format::Q5K
+        | Format::Q6K) => Err(LowerError::Format { op: op.name(), format }),
     }
 }
 
