@@ -115,6 +115,9 @@ fn read(editor: &mut DefaultEditor) -> Result<Typed, Error> {
             }
             Err(ReadlineError::Interrupted) => return Ok(Typed::Interrupted),
             Err(ReadlineError::Eof) => return Ok(Typed::End),
+            Err(ReadlineError::Io(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
+                report::warn("that line was not valid UTF-8 and is left out");
+            }
             Err(error) => return Err(terminal_error(error)),
         }
     }

@@ -32,6 +32,10 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<Exit, Error> {
         None => default_name(&source)?,
     };
     check_target(&output)?;
+    // An archive may replace itself: it is read whole before it is renamed over.
+    if !matches!(&source, Source::Path(path) if path.is_file() && model::is_archive(path)?) {
+        model::not_over(&source, &output)?;
+    }
     let (pages, notes) = open(&source, args)?;
     for note in &notes {
         report::note(note);

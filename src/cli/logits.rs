@@ -29,6 +29,7 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<Exit, Error> {
             "give --tokens 1,2,3, --tokens-file ids.json or --prompt TEXT",
         ));
     }
+    model::not_over(&source, &args.output)?;
     let outputs = Outputs::Logits { hidden: args.hidden };
     // No memory goes to positions nobody fills.
     let tokens = given.as_ref().map(Vec::len);

@@ -282,6 +282,21 @@ fn fitting_context(
     Ok(Some(context))
 }
 
+/// Refuses to write over the model that is being read, or into its folder.
+pub(crate) fn not_over(source: &Source, output: &Path) -> Result<(), Error> {
+    let Source::Path(model) = source else { return Ok(()) };
+    let (Ok(model), Ok(output_path)) = (model.canonicalize(), output.canonicalize()) else {
+        return Ok(()); // an output that is not there yet replaces nothing
+    };
+    if output_path == model || (model.is_dir() && output_path.starts_with(&model)) {
+        return Err(Error::usage(
+            format!("'{}' belongs to the model that is being read", output.display()),
+            "give another name with -o",
+        ));
+    }
+    Ok(())
+}
+
 /// Says once, and clearly, that `auto` found no GPU.
 fn tell_device(engine: &Engine, asked: &str) {
     if asked.eq_ignore_ascii_case("auto") && engine.device().api == "cpu" {

@@ -145,6 +145,10 @@ fn once(
     if args.json {
         report::print_json(&reply::Report::new(loaded, ids.len(), options, budget, &reply))?;
     }
+    if loaded.model.tokenizer.is_none() && !args.json {
+        let ids: Vec<String> = reply.token_ids.iter().map(u32::to_string).collect();
+        report::print(&format!("{}\n", ids.join(" ")))?;
+    }
     if reply.finish_reason == FinishReason::Context && !args.json {
         report::warn(&format!("the reply ends here: {}", context_full(loaded)));
     }

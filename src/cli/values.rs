@@ -220,6 +220,12 @@ pub(crate) fn chat_variables(arguments: &[String]) -> Result<Map<String, Value>,
                 format!("text needs double quotes inside the shell's: '{key}=\"{value}\"'"),
             )
         })?;
+        if ["messages", "tools", "documents", "add_generation_prompt"].contains(&key) {
+            return Err(Error::usage(
+                format!("--chat-arg {key}: that name belongs to the conversation itself"),
+                "the prompt, --system and a chat's turns make the messages",
+            ));
+        }
         variables.insert(key.to_owned(), value);
     }
     Ok(variables)

@@ -1,5 +1,10 @@
 //! `thin verify`: every byte of an archive looked at.
 
+use std::path::Path;
+use std::sync::Arc;
+
+use thintensor::engine::Engine;
+use thintensor::format::Archive;
 use thintensor::format::verify::{Check, Report, Status, verify as check};
 
 use super::args::VerifyArgs;
@@ -22,7 +27,10 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, Error> {
     let bar = Progress::new("checking");
     let found = check(&path, &|event| bar.event(event));
     bar.finish();
-    let found = found.map_err(thintensor::Error::from)?;
+    let mut found = found.map_err(thintensor::Error::from)?;
+    let described = described(&path, found.ok);
+    found.ok &= described.status == Status::Passed;
+    found.checks.push(described);
     if args.json {
         report::print_json(&found)?;
     } else {
@@ -38,6 +46,25 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, Error> {
         first.map_or_else(String::new, |problem| format!(": {problem}"))
     ));
     Ok(Exit::Failed)
+}
+
+/// Whether the model description fits the pages: that a file is as it was written does not say that it runs.
+fn described(path: &Path, sound: bool) -> Check {
+    let mut check =
+        Check { name: "model_description", status: Status::NotRun, problems: Vec::new(), more: 0 };
+    if sound {
+        let plan = Archive::open(path)
+            .map_err(thintensor::Error::from)
+            .and_then(|archive| Engine::builder(Arc::new(archive)).plan());
+        match plan {
+            Ok(_) => check.status = Status::Passed,
+            Err(error) => {
+                check.status = Status::Failed;
+                check.problems.push(error.to_string());
+            }
+        }
+    }
+    check
 }
 
 fn text(found: &Report) -> String {

@@ -73,7 +73,8 @@ fn load(
         loaded(bytes);
         Ok(())
     };
-    let label = format!("{} {:?}", group.role, group.layer);
+    let layer = group.layer.map_or_else(String::new, |layer| format!(" of layer {layer}"));
+    let label = format!("{}{layer}", group.role);
     let len = geometry.run_bytes(parts);
     let buffer = backend.alloc_filled(len, Tier::Device, &label, &chunks, &fill)?;
     Ok(Slice { buffer, offset: 0, len })

@@ -16,6 +16,8 @@ use crate::program::{
 
 /// Longest a single step may take before the device is taken for dead.
 const DEADLINE: Duration = Duration::from_secs(120);
+/// Rows of a prefill chunk on a processor.
+const CPU_CHUNK: u32 = 128;
 /// Smallest KV capacity a program is built for.
 const SMALLEST_CAPACITY: u32 = 256;
 
@@ -119,6 +121,8 @@ impl Session {
         self.drawn = None;
         let largest =
             largest_bucket(&self.engine.0.spec, self.engine.context(), self.engine.0.outputs);
+        // A processor takes seconds for what a card does at once; Ctrl-C is answered between chunks.
+        let patient = if self.engine.device().api == "cpu" { CPU_CHUNK } else { u32::MAX };
         let mut rest = tokens;
         loop {
             if interrupted() {
@@ -126,7 +130,7 @@ impl Session {
                 self.check_status(self.tokens.len() as u32)?;
                 return Err(Error::Interrupted.into());
             }
-            let (chunk, tail) = rest.split_at(rest.len().min(largest as usize));
+            let (chunk, tail) = rest.split_at(rest.len().min(largest.min(patient) as usize));
             rest = tail;
             let logits = match (rest.is_empty(), chunk.len()) {
                 (true, 1) => LogitRows::All,

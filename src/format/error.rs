@@ -13,8 +13,8 @@ use super::{Hash, PagePlace, grouped, short};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Something other than a file stands where one is to be written.
-    #[error("'{}' is not a file, and is left as it is", path.display())]
+    /// Something other than a file, or a second name of one, stands where one is to be written.
+    #[error("'{}' is not a plain file of its own, and is left as it is", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,

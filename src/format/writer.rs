@@ -99,6 +99,19 @@ pub fn target(path: &Path) -> Result<PathBuf, Error> {
     }
 }
 
+/// Whether what stands at `path`, if anything, is a plain file with no other name.
+fn own_file(path: &Path) -> Result<(), Error> {
+    let Ok(found) = path.symlink_metadata() else { return Ok(()) };
+    #[cfg(unix)]
+    let names = std::os::unix::fs::MetadataExt::nlink(&found);
+    #[cfg(not(unix))]
+    let names = 1;
+    if found.is_file() && names == 1 {
+        return Ok(());
+    }
+    Err(Error::NotAFile { path: path.into() })
+}
+
 /// Where everything will lie, known before the first page is packed.
 struct Plan {
     /// The target's name, for messages.
@@ -206,6 +219,10 @@ impl Partial {
         let journal_path = with_suffix(target, ".partial.journal");
         let name = file_name(&path);
         let notice = |notice| (options.progress)(Event::Notice(notice));
+        // A link or a second name of somebody's file must not be written through.
+        for place in [&path, &journal_path] {
+            own_file(place)?;
+        }
         let existed = path.symlink_metadata().is_ok();
         let file = File::options()
             .read(true)

@@ -140,6 +140,16 @@ pub enum Error {
         /// "layer 3" or "the model".
         place: String,
     },
+    /// A group belongs to a layer that the description does not have.
+    #[error("{role} of {place} belongs to nothing: the model description has {layers} layers")]
+    Unclaimed {
+        /// Its role.
+        role: Role,
+        /// "layer 3".
+        place: String,
+        /// Layers described.
+        layers: usize,
+    },
     /// A group has another shape than the description says.
     #[error("{role} of {place} is [{}, {}], but the model description says [{}, {}]",
         found.0, found.1, expected.0, expected.1)]
@@ -277,6 +287,11 @@ impl Plan {
     }
 
     fn check(&self, spec: &ModelSpec) -> Result<(), Error> {
+        let layers = spec.layers.len();
+        let beyond = |group: &&Group| group.layer.is_some_and(|layer| layer as usize >= layers);
+        if let Some(group) = self.groups.iter().find(beyond) {
+            return Err(Error::Unclaimed { role: group.role, place: place(group.layer), layers });
+        }
         let hidden = u64::from(spec.hidden_size);
         let vocab = u64::from(spec.vocab_size);
         self.check_matrix(Role::Embed, None, vocab, hidden)?;
