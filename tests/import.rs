@@ -10,5 +10,7 @@ mod folder;
 mod goldens;
 #[path = "import/synthetic.rs"]
 mod synthetic;
+#[path = "import/v0.rs"]
+mod v0;
 #[path = "import/weights.rs"]
 mod weights;

@@ -2,6 +2,7 @@
 
 use thintensor::format::Event;
 use thintensor::format::extract::extract as write;
+use thintensor::import::v0;
 
 use super::args::ExtractArgs;
 use super::error::{Error, Exit};
@@ -9,7 +10,8 @@ use super::{model, report};
 
 /// Runs the command.
 pub(crate) fn extract(args: &ExtractArgs) -> Result<Exit, Error> {
-    let archive = model::open_archive(&model::source(&args.archive)?)?;
+    let source = model::source(&args.archive)?;
+    let old = model::open_v0(&source)?;
     if args.output.is_file() {
         return Err(Error::usage(
             format!("'{}' is a file", args.output.display()),
@@ -17,11 +19,15 @@ pub(crate) fn extract(args: &ExtractArgs) -> Result<Exit, Error> {
         ));
     }
     let bar = report::progress("extracting");
-    let written = write(&archive, &args.output, args.force, &|event| match event {
+    let progress = |event| match event {
         Event::Start { bytes } => bar.set_length(bytes),
         Event::Done { bytes } => bar.set_position(bytes),
         Event::Notice(notice) => bar.suspend(|| report::note(&notice.to_string())),
-    });
+    };
+    let written = match &old {
+        Some(archive) => v0::extract(archive, &args.output, args.force, &progress),
+        None => write(&model::open_archive(&source)?, &args.output, args.force, &progress),
+    };
     bar.finish_and_clear();
     let written = written?;
     if args.json {

@@ -2,10 +2,11 @@
 
 use thintensor::format::Event;
 use thintensor::format::verify::{Check, Report, Status, verify as check};
+use thintensor::import::v0;
 
 use super::args::VerifyArgs;
 use super::error::{Error, Exit};
-use super::report;
+use super::{model, report};
 
 /// Runs the command.
 pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, Error> {
@@ -16,13 +17,23 @@ pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, Error> {
         ));
     }
     let bar = report::progress("checking");
-    let found = check(&args.archive, &|event| match event {
+    let v0 = args.archive.is_file() && model::is_v0(&args.archive).unwrap_or(false);
+    let progress = |event| match event {
         Event::Start { bytes } => bar.set_length(bytes),
         Event::Done { bytes } => bar.set_position(bytes),
         Event::Notice(notice) => bar.suspend(|| report::note(&notice.to_string())),
-    });
+    };
+    let found = match v0 {
+        true => v0::verify(&args.archive, &progress).map_err(thintensor::Error::from),
+        false => check(&args.archive, &progress).map_err(thintensor::Error::from),
+    };
     bar.finish_and_clear();
-    let found = found.map_err(thintensor::Error::from)?;
+    let found = found?;
+    if v0 {
+        report::note(
+            "version 0 has no hash over its settings: a change that contradicts nothing is not noticed",
+        );
+    }
     if args.json {
         report::print_json(&found)?;
     } else {

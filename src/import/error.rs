@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{config, safetensors};
+use super::{config, safetensors, v0};
 use crate::format::{Role, grouped};
 use crate::model::SpecError;
 
@@ -67,6 +67,12 @@ pub enum Error {
     /// A safetensors file that is not what it says.
     #[error("'{}' is damaged: {problem}", path.display())]
     Safetensors { path: PathBuf, problem: safetensors::Problem },
+    /// An archive of version 0 that is not what it says.
+    #[error("'{}': {problem}", path.display())]
+    V0 { path: PathBuf, problem: Box<v0::Problem> },
+    /// A tokenizer was given for a source that has one.
+    #[error("the model has a tokenizer.json of its own, so that '{}' cannot be used", path.display())]
+    TwoTokenizers { path: PathBuf },
     /// A JSON file that cannot be parsed.
     #[error("'{}' cannot be read as JSON: {problem}", path.display())]
     Json { path: PathBuf, problem: serde_json::Error },
@@ -183,6 +189,8 @@ impl Error {
                 _ => return None,
             },
             Error::Config { problem, .. } => return problem.hint(),
+            Error::V0 { problem, .. } => return problem.hint(),
+            Error::TwoTokenizers { .. } => "leave --tokenizer out",
             Error::NotInShard { .. } | Error::NotInIndex { .. } | Error::TwoShards { .. } => {
                 "index and shards come from different versions; download all of them again"
             }

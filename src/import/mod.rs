@@ -1,7 +1,7 @@
 //! Sources of models: finding out what a path is and seeing it as pages.
 //!
 //! [`open`] takes a path to an archive, a Hugging Face folder or a safetensors file in one, and gives pages in
-//! the order a token uses them; whoever runs a model and whoever writes an archive read the same pages.
+//! the order a token uses them ([`v0`] reads the archives of an earlier program); whoever runs a model and whoever writes an archive read the same pages.
 //! `config` turns a config.json into a `ModelSpec`, `shards` and `safetensors` read weight files, `groups`
 //! decides which row goes where and `pack` moves it. Nothing here computes with weights or lowers them.
 
@@ -17,12 +17,15 @@ mod rows;
 pub mod safetensors;
 mod shards;
 mod table;
+mod tokenizer;
+pub mod v0;
 
 use std::path::Path;
 
 pub use detect::{Kind, detect};
 pub use error::Error;
 pub use pack::{Packed, Purpose};
+use tokenizer::WithTokenizer;
 
 use crate::format::writer::{self, WriteOptions, WriteReport};
 use crate::format::{Archive, Pages};
@@ -50,13 +53,35 @@ pub fn open(path: &Path) -> Result<Box<dyn Pages>, crate::Error> {
 ///
 /// **Errors**: the path is nothing this version can run, or damaged.
 pub fn open_for(path: &Path, purpose: Purpose) -> Result<Opened, crate::Error> {
-    match detect(path)? {
-        Kind::Archive => Ok(Opened { pages: Box::new(Archive::open(path)?), notes: Vec::new() }),
+    open_with(path, purpose, None)
+}
+
+/// [`open_for`], with the tokenizer files of a folder for a model without its own. An archive of version 0
+/// has none, so that they are looked for beside it where no folder is given.
+///
+/// **Errors**: those of [`open_for`]; the model has a tokenizer, or the folder has none.
+pub fn open_with(
+    path: &Path,
+    purpose: Purpose,
+    tokenizer: Option<&Path>,
+) -> Result<Opened, crate::Error> {
+    let kind = detect(path)?;
+    let mut opened = match kind {
+        Kind::Archive => Opened { pages: Box::new(Archive::open(path)?), notes: Vec::new() },
+        Kind::ArchiveV0 => {
+            let texts = tokenizer.map_or(v0::Texts::Beside, v0::Texts::In);
+            let (packed, notes) = v0::open(path, purpose, texts)?;
+            Opened { pages: Box::new(packed), notes }
+        }
         Kind::Folder | Kind::Safetensors => {
             let (packed, notes) = open_source(path, purpose)?;
-            Ok(Opened { pages: Box::new(packed), notes })
+            Opened { pages: Box::new(packed), notes }
         }
+    };
+    if let Some(folder) = tokenizer.filter(|_| kind != Kind::ArchiveV0) {
+        opened.pages = Box::new(WithTokenizer::new(opened.pages, folder)?);
     }
+    Ok(opened)
 }
 
 /// Opens a checkpoint: a folder, or a weight file in one.

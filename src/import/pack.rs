@@ -32,8 +32,25 @@ pub enum Purpose {
 #[derive(Debug)]
 pub(super) struct AssetFile {
     pub(super) name: String,
-    pub(super) path: PathBuf,
+    pub(super) content: AssetContent,
     pub(super) bytes: u64,
+}
+
+/// Where a carried file comes from.
+#[derive(Debug)]
+pub(super) enum AssetContent {
+    /// A file beside the weights.
+    File(PathBuf),
+    /// Made from what the source says about itself.
+    Made(Vec<u8>),
+}
+
+impl AssetFile {
+    /// A file made from what the source says about itself.
+    pub(super) fn of_bytes(name: &str, bytes: Vec<u8>) -> Self {
+        let len = bytes.len() as u64;
+        AssetFile { name: name.to_owned(), content: AssetContent::Made(bytes), bytes: len }
+    }
 }
 
 /// A checkpoint seen as pages.
@@ -163,14 +180,23 @@ impl Packed {
         let Some(asset) = self.assets.get(asset) else {
             return Ok(());
         };
+        let path = match &asset.content {
+            AssetContent::File(path) => path,
+            AssetContent::Made(bytes) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                let part = bytes.get(start..).and_then(|rest| rest.get(..out.len()));
+                out.copy_from_slice(part.expect("the pages of a file are made from its length"));
+                return Ok(());
+            }
+        };
         let failed = |source: std::io::Error| {
-            let path = asset.path.clone();
+            let path = path.clone();
             match source.kind() {
                 std::io::ErrorKind::UnexpectedEof => Error::Changed { path },
                 _ => Error::Io { verb: "read", path, source },
             }
         };
-        let mut file: File = detect::open_file(&asset.path)?;
+        let mut file: File = detect::open_file(path)?;
         file.seek(SeekFrom::Start(offset)).map_err(failed)?;
         file.read_exact(out).map_err(failed)
     }

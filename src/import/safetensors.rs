@@ -62,6 +62,15 @@ impl Safetensors {
         Ok(Safetensors { map, tensors: header.tensors, metadata: header.metadata })
     }
 
+    /// A file of another kind that holds such tensors; their places were checked against its length.
+    pub(super) fn of_parts(
+        map: Map,
+        tensors: Vec<Entry>,
+        metadata: BTreeMap<String, String>,
+    ) -> Self {
+        Safetensors { map, tensors, metadata }
+    }
+
     /// The file.
     pub(super) fn path(&self) -> &Path {
         self.map.path()

@@ -17,12 +17,17 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Endings of weight files that this program does not read.
 const FOREIGN: &[&str] = &[".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf"];
 
+/// What a folder in the layout of the hub is called in an archive made of it.
+const SOURCE: &str = "huggingface";
+
 /// Bytes compared or hashed before they are released.
 pub(super) const CHUNK: usize = 32 << 20;
 
 /// The open weight files of a model.
 #[derive(Debug)]
 pub(super) struct Weights {
+    /// The kind of container they are in, for the record.
+    pub(super) source: &'static str,
     /// The files, by name.
     pub(super) files: Vec<(String, Safetensors)>,
     /// The model's tensors: file, and position in it. In source order.
@@ -46,6 +51,7 @@ impl Weights {
         } else if names.contains(SINGLE) {
             let file = Safetensors::open(&folder.join(SINGLE))?;
             Weights {
+                source: SOURCE,
                 tensors: (0..file.tensors.len()).map(|tensor| (0, tensor)).collect(),
                 files: vec![(SINGLE.to_owned(), file)],
                 unlisted: Vec::new(),
@@ -116,8 +122,13 @@ impl Weights {
                 complete_without: map.keys().all(|tensor| held.contains(tensor)),
             });
         }
-        let mut weights =
-            Weights { files, tensors: Vec::new(), unlisted: Vec::new(), notes: Vec::new() };
+        let mut weights = Weights {
+            source: SOURCE,
+            files,
+            tensors: Vec::new(),
+            unlisted: Vec::new(),
+            notes: Vec::new(),
+        };
         weights.cross_check(&path, &map)?;
         Ok(weights)
     }

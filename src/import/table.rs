@@ -132,7 +132,7 @@ pub(super) fn provenance(weights: &Weights, placed: &Placed) -> Provenance {
     });
     Provenance {
         tool: concat!("thin ", env!("CARGO_PKG_VERSION")).to_owned(),
-        source: "huggingface".to_owned(),
+        source: weights.source.to_owned(),
         files: files.collect(),
         ignored: ignored.collect(),
         profile: "safe".to_owned(),
