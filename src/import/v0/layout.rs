@@ -90,7 +90,7 @@ impl Header {
             return Err(Problem::Magic);
         }
         if u64::from(header_len) != HEADER_BYTES {
-            return Err(Problem::field("header length", header_len.into(), HEADER_BYTES));
+            return Err(Problem::field("length", header_len.into(), HEADER_BYTES));
         }
         if version != 0 {
             return Err(Problem::field("version", version.into(), 0));
