@@ -8,6 +8,8 @@
 pub mod config;
 mod detect;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod groups;
 mod huggingface;
 mod json;

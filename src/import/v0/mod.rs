@@ -24,6 +24,8 @@ mod verify;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use serde_json::{Map, Value};
+
 pub use self::extract::extract;
 use self::layout::{Header, Record};
 use self::manifest::Manifest;
@@ -31,7 +33,7 @@ pub use self::problem::Problem;
 
 pub use self::verify::verify;
 
-use super::map::Map;
+use super::map::Map as FileMap;
 use super::pack::{AssetFile, Packed, Purpose};
 use super::safetensors::{Entry, Safetensors};
 use super::shards::{CHUNK, Weights};
@@ -54,7 +56,7 @@ const TEXT_FILES: &[&str] = &[
 /// A version-0 archive whose parts agree with each other.
 #[derive(Debug)]
 pub struct Archive {
-    map: Map,
+    map: FileMap,
     header: Header,
     records: Vec<Record>,
     manifest: Manifest,
@@ -67,8 +69,21 @@ impl Archive {
     ///
     /// **Errors**: [`Error::V0`] with the first thing that is wrong.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let map = Map::open(path)?;
-        let wrong = |problem| Error::V0 { path: path.to_owned(), problem: Box::new(problem) };
+        Self::of_map(FileMap::open(path)?)
+    }
+
+    /// An archive that was read into memory.
+    ///
+    /// **Errors**: as [`Archive::open`].
+    pub fn from_bytes(bytes: Vec<u8>, name: &str) -> Result<Self, Error> {
+        Self::of_map(FileMap::of_bytes(name, bytes))
+    }
+
+    fn of_map(map: FileMap) -> Result<Self, Error> {
+        let wrong = |problem| {
+            let (path, problem) = (map.path().to_owned(), Box::new(problem));
+            Error::V0 { path, problem }
+        };
         let parsed = parse(map.bytes()).map_err(wrong)?;
         let Parsed { header, records, manifest, tensors } = parsed;
         Ok(Archive { map, header, records, manifest, tensors })
@@ -98,6 +113,15 @@ impl Archive {
             })?;
         }
         Ok(())
+    }
+
+    /// Its settings as a config.json, and the bytes of each tensor.
+    ///
+    /// **Errors**: a family that version 0 does not describe in full.
+    pub(super) fn contents(&self) -> (Result<Map<String, Value>, Problem>, Vec<&[u8]>) {
+        let bytes = self.map.bytes();
+        let tensors = self.tensors.iter().map(|it| bytes.get(it.range.clone()).unwrap_or_default());
+        (config::config(&self.manifest.model, &self.tensors), tensors.collect())
     }
 
     fn check_page(&self, record: &Record) -> Result<(), Problem> {
