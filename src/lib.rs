@@ -4,7 +4,7 @@
 //!
 //! The stops, in the order a token passes them; each is one module, and a module uses only those before it.
 //!
-//! 1. [`format`] holds the `.thin` archive: a model as pages, each with the meaning of its tensor.
+//! 1. [`mod@format`] holds the `.thin` archive: a model as pages, each with the meaning of its tensor.
 //!    [`quant`] says what the numbers in a page are.
 //! 2. [`model`] describes a model without its weights: layers, heads, rotary frequencies.
 //! 3. [`import`] sees a Hugging Face folder as the same pages, and writes archives.

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use bench::{Bench, Log, Subject};
 use common::{fixture, required_devices};
-use trained::{SmolLm2, demo_trials, smollm2_trials};
+use trained::{SmolLm2, demo_trials, smollm2_gguf_trials, smollm2_trials};
 
 #[path = "goldens/bench.rs"]
 mod bench;
@@ -77,26 +77,50 @@ const FAMILIES: &[(&str, Support)] = &[
     ("starcoder2", Later),
 ];
 
-/// The devices that this suite runs on; one that `THIN_REQUIRE` adds is a failing trial.
-const DEVICES: &[&str] = &["cpu"];
+/// Files of `tests/fixtures/goldens-gguf`, and the folders that they were made from.
+const GGUF: &[(&str, &str)] = &[
+    ("llama.gguf", "llama"),
+    ("llama-tied.gguf", "llama-tied"),
+    ("qwen3.gguf", "qwen3"),
+    ("smollm3.gguf", "smollm3"),
+];
+
+/// The devices that this suite runs on: how `--device` names each, what `THIN_REQUIRE` calls it, and how
+/// many times the tolerance of the f32 reference it may use.
+fn devices() -> Vec<(&'static str, &'static str, f32)> {
+    let mut devices = vec![("cpu", "cpu", 1.0)];
+    if let Some((device, _)) = common::adapter() {
+        devices.push((device.leak(), "wgpu", 4.0));
+    }
+    devices
+}
 
 fn main() -> ExitCode {
     let log = Arc::new(Log::default());
     let smollm2 = Arc::new(SmolLm2::default());
     let mut trials =
         vec![Trial::test("families_are_the_fixture_folders", || Ok(families_match()?))];
-    for device in required_devices().into_iter().filter(|name| !DEVICES.contains(&name.as_str())) {
-        let message = format!("THIN_REQUIRE names '{device}', but the suite has no such device");
+    let devices = devices();
+    let known = |name: &String| devices.iter().any(|(_, known, _)| known == name);
+    for device in required_devices().into_iter().filter(|name| !known(name)) {
+        let message = format!("THIN_REQUIRE names '{device}', but this machine has none");
         trials.push(Trial::test(format!("{device}::is_available"), move || {
             Err(Failed::from(message))
         }));
     }
-    for &device in DEVICES {
+    for &(device, _, factor) in &devices {
         for &(family, support) in FAMILIES {
-            trials.extend(family_trials(device, family, support, &log));
+            trials.extend(family_trials((device, factor), family, family, support, &log));
+        }
+        for &(file, family) in GGUF {
+            trials.extend(family_trials((device, factor), file, family, Now, &log));
         }
         trials.extend(demo_trials(device, &log));
         trials.extend(smollm2_trials(device, &smollm2, &log));
+        // The other devices do not read blocks yet.
+        if device == "cpu" {
+            trials.extend(smollm2_gguf_trials(device, &log));
+        }
     }
     drop(smollm2); // the trials own the converted model, and its folder goes with the last of them
 
@@ -118,7 +142,8 @@ const CHECKS: &[(&str, Check)] = &[
 
 /// Six trials for a supported family; one ignored trial that does all six for another.
 fn family_trials(
-    device: &'static str,
+    (device, factor): (&'static str, f32),
+    model: &'static str,
     family: &'static str,
     support: Support,
     log: &Arc<Log>,
@@ -126,7 +151,7 @@ fn family_trials(
     let trial = |name: String, checks: &'static [(&'static str, Check)]| {
         let log = log.clone();
         Trial::test(name.clone(), move || {
-            let bench = Bench::open(subject(device, family)?, log)?;
+            let bench = Bench::open(subject((device, factor), model, family)?, log)?;
             Ok(checks.iter().try_for_each(|(_, check)| check(&bench))?)
         })
     };
@@ -134,11 +159,11 @@ fn family_trials(
         Now => CHECKS
             .iter()
             .map(|check| {
-                trial(format!("{device}::{family}::{}", check.0), std::slice::from_ref(check))
+                trial(format!("{device}::{model}::{}", check.0), std::slice::from_ref(check))
             })
             .collect(),
         Later => {
-            let all = trial(format!("{device}::{family}"), CHECKS);
+            let all = trial(format!("{device}::{model}"), CHECKS);
             vec![all.with_kind("family comes later").with_ignored_flag(true)]
         }
     }
@@ -154,11 +179,19 @@ fn families_match() -> Result<(), String> {
     if listed == folders { Ok(()) } else { Err(format!("listed {listed:?}\nfolders {folders:?}")) }
 }
 
-fn subject(device: &'static str, family: &'static str) -> Result<Subject, String> {
+/// `model` is the family's folder, or the file made from it.
+fn subject(
+    (device, factor): (&'static str, f32),
+    model: &'static str,
+    family: &'static str,
+) -> Result<Subject, String> {
+    let file = fixture("goldens-gguf").join(model);
     let folder = fixture("goldens").join(family);
     let text = fs::read_to_string(folder.join("golden.json")).map_err(|e| e.to_string())?;
     let golden: Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
     let tolerance =
         golden["tolerance_f32_max_abs"].as_f64().ok_or("golden.json has no tolerance")? as f32;
-    Ok(Subject { device, name: family, model: folder.clone(), reference: folder, tolerance })
+    let tolerance = tolerance * factor;
+    let model_path = if model == family { folder.clone() } else { file };
+    Ok(Subject { device, name: model, model: model_path, reference: folder, tolerance })
 }

@@ -6,6 +6,12 @@ mod config;
 mod convert;
 #[path = "import/folder.rs"]
 mod folder;
+#[path = "import/gguf.rs"]
+mod gguf;
+#[path = "import/gguf_file.rs"]
+mod gguf_file;
+#[path = "import/gguf_tokenizer.rs"]
+mod gguf_tokenizer;
 #[path = "import/goldens.rs"]
 mod goldens;
 #[path = "import/synthetic.rs"]

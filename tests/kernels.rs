@@ -37,7 +37,7 @@ mod setup;
 
 /// The devices under test, as `backend::open` knows them. One that this machine lacks is an ignored trial,
 /// or a failing one where `THIN_REQUIRE` names it.
-const DEVICES: &[&str] = &["cpu"];
+const DEVICES: &[&str] = &["cpu", "wgpu"];
 
 /// What they are compared with.
 const REFERENCE: &str = "cpu:reference";
@@ -90,7 +90,12 @@ fn devices() -> Vec<(String, Result<Device, Missing>)> {
     names.extend(required.iter().filter(|name| !DEVICES.contains(&name.as_str())).cloned());
     let open = |name: String| {
         let listed = DEVICES.contains(&name.as_str());
-        let device = match backend::open(&name) {
+        // Where only a rasteriser is there, as on a machine without a GPU, it is what we test on.
+        let opened = match (name.as_str(), backend::open(&name)) {
+            ("wgpu", Err(_)) => backend::open("wgpu:0"),
+            (_, opened) => opened,
+        };
+        let device = match opened {
             Ok(device) if listed => Ok(device),
             Ok(_) => Err("THIN_REQUIRE names it, but this suite does not test it".to_owned()),
             Err(error) => Err(error.to_string()),

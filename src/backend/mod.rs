@@ -5,6 +5,8 @@
 //! given programs that `program::check` passed, and reports only what a caller cannot foresee.
 
 pub mod cpu;
+#[cfg(feature = "wgpu")]
+pub mod wgpu;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -246,7 +248,7 @@ pub enum Error {
     },
     /// The program does not hold together.
     #[error(transparent)]
-    Check(#[from] CheckError),
+    Check(#[from] Box<CheckError>),
     /// An op cannot be run here.
     #[error("{device} cannot run {op}")]
     Unsupported {
@@ -263,6 +265,32 @@ pub enum Error {
         /// Rows it has.
         expected: u32,
     },
+    /// An op has no kernel here.
+    #[cfg(feature = "wgpu")]
+    #[error(transparent)]
+    Lower(#[from] wgpu::lower::LowerError),
+    /// The driver refused.
+    #[error("{device}: {reason}")]
+    Device {
+        /// The device.
+        device: String,
+        /// The driver's words.
+        reason: String,
+    },
+    /// The device is gone: reset, removed or asleep.
+    #[error("{device} was lost")]
+    Lost {
+        /// The device.
+        device: String,
+    },
+    /// Several devices go by that name.
+    #[error("several devices are called '{name}'")]
+    Ambiguous {
+        /// What was asked for.
+        name: String,
+        /// Those that match.
+        matching: Vec<String>,
+    },
     /// No device goes by that name.
     #[error("no device is called '{name}'")]
     NoSuchDevice {
@@ -271,6 +299,30 @@ pub enum Error {
         /// What there is.
         available: Vec<String>,
     },
+}
+
+impl MemoryUse {
+    /// Counts an allocation.
+    pub(crate) fn add(&mut self, bytes: u64, tier: Tier) {
+        match tier {
+            Tier::Device => {
+                self.device_bytes += bytes;
+                self.peak_device_bytes = self.peak_device_bytes.max(self.device_bytes);
+            }
+            Tier::Host => {
+                self.host_bytes += bytes;
+                self.peak_host_bytes = self.peak_host_bytes.max(self.host_bytes);
+            }
+        }
+    }
+
+    /// Counts a release.
+    pub(crate) fn subtract(&mut self, bytes: u64, tier: Tier) {
+        match tier {
+            Tier::Device => self.device_bytes = self.device_bytes.saturating_sub(bytes),
+            Tier::Host => self.host_bytes = self.host_bytes.saturating_sub(bytes),
+        }
+    }
 }
 
 impl Error {
@@ -282,7 +334,19 @@ impl Error {
             Error::NoSuchDevice { available, .. } => {
                 Some(format!("this machine and version offer: {}", available.join(", ")))
             }
-            Error::Stale { .. }
+            Error::Ambiguous { matching, .. } => {
+                Some(format!("choose one by number: {}", matching.join(", ")))
+            }
+            Error::Lost { .. } => Some("open the model again".into()),
+            #[cfg(feature = "wgpu")]
+            Error::Lower(wgpu::lower::LowerError::Format { .. }) => Some(
+                "run it with --device cpu; a GGUF file can also be converted with --dequantize bf16"
+                    .into(),
+            ),
+            #[cfg(feature = "wgpu")]
+            Error::Lower(_) => None,
+            Error::Device { .. }
+            | Error::Stale { .. }
             | Error::OutOfRange { .. }
             | Error::Unbound { .. }
             | Error::Check(_)
@@ -292,16 +356,82 @@ impl Error {
     }
 }
 
-/// Opens the device that `name` asks for: `auto`, `cpu`, or `cpu:reference` for the plain twins.
+/// How to open a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// `auto`, `cpu`, `cpu:reference`, `wgpu`, `wgpu:N`, or part of an adapter's name.
+    pub device: String,
+    /// Limits to ask for; smaller ones than the adapter's are for tests.
+    pub limits: LimitChoice,
+    /// Whether optional features may be used.
+    pub features: bool,
+    /// Whether shaders keep their run-time checks.
+    pub checked: bool,
+}
+
+/// Limits to ask an adapter for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitChoice {
+    /// All it has.
+    Adapter,
+    /// Those every WebGPU implementation has: 128 MiB bindings, 256 MiB buffers.
+    WebGpu,
+    /// The adapter's, with bindings of at most this many bytes.
+    Binding(u64),
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions {
+            device: "auto".into(),
+            limits: LimitChoice::Adapter,
+            features: true,
+            checked: false,
+        }
+    }
+}
+
+/// What a device may be called here, for messages.
+#[must_use]
+pub fn available() -> Vec<String> {
+    let mut names: Vec<String> = ["auto", "cpu", "cpu:reference"].map(String::from).into();
+    #[cfg(feature = "wgpu")]
+    names.extend(wgpu::device::listing(&wgpu::device::adapters()));
+    names
+}
+
+/// Opens a device by name, with all its limits and features.
 ///
-/// **Errors**: [`Error::NoSuchDevice`], listing what there is.
+/// **Errors**: as [`open_with`].
 pub fn open(name: &str) -> Result<std::sync::Arc<dyn Backend>, Error> {
-    match name.to_ascii_lowercase().as_str() {
-        "auto" | "cpu" => Ok(std::sync::Arc::new(cpu::Cpu::new())),
+    open_with(&OpenOptions { device: name.to_owned(), ..OpenOptions::default() })
+}
+
+/// Opens a device. `auto` takes the best GPU, and the CPU where there is none.
+///
+/// **Errors**: [`Error::NoSuchDevice`] or [`Error::Ambiguous`], listing what there is; the driver refuses.
+pub fn open_with(options: &OpenOptions) -> Result<std::sync::Arc<dyn Backend>, Error> {
+    match options.device.to_ascii_lowercase().as_str() {
+        "cpu" => Ok(std::sync::Arc::new(cpu::Cpu::new())),
         "cpu:reference" => Ok(std::sync::Arc::new(cpu::Cpu::reference())),
-        _ => Err(Error::NoSuchDevice {
-            name: name.to_owned(),
-            available: vec!["auto".into(), "cpu".into(), "cpu:reference".into()],
-        }),
+        #[cfg(feature = "wgpu")]
+        "auto" => {
+            let best = OpenOptions { device: "wgpu".into(), ..options.clone() };
+            match wgpu::Wgpu::open(&best) {
+                Err(Error::NoSuchDevice { .. }) => Ok(std::sync::Arc::new(cpu::Cpu::new())),
+                opened => Ok(std::sync::Arc::new(opened?)),
+            }
+        }
+        #[cfg(not(feature = "wgpu"))]
+        "auto" => Ok(std::sync::Arc::new(cpu::Cpu::new())),
+        #[cfg(feature = "wgpu")]
+        _ => Ok(std::sync::Arc::new(wgpu::Wgpu::open(options).map_err(|error| match error {
+            Error::NoSuchDevice { name, .. } => {
+                Error::NoSuchDevice { name, available: available() }
+            }
+            other => other,
+        })?)),
+        #[cfg(not(feature = "wgpu"))]
+        _ => Err(Error::NoSuchDevice { name: options.device.clone(), available: available() }),
     }
 }

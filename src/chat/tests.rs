@@ -1,3 +1,5 @@
+//! Chat templates against reference renderings, real-world template styles and hostile input.
+
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, FixedOffset};

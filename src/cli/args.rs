@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use thintensor::backend::LimitChoice;
 use thintensor::plan::KvFormat;
 
 use super::error::Error;
@@ -71,7 +72,8 @@ impl Command {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct EngineArgs {
-    /// Where to run: auto, cpu, or cpu:reference for the plain, slow kernels that others are compared with
+    /// Where to run: auto (the best GPU, else the CPU), cpu, cpu:reference (the plain, slow kernels that others
+    /// are compared with), wgpu, wgpu:N, or part of an adapter's name
     #[arg(long, default_value = "auto", value_name = "DEVICE")]
     pub(crate) device: String,
     /// Precision profile; this version has safe: weights in the precision of the source
@@ -92,6 +94,15 @@ pub(crate) struct EngineArgs {
     /// A folder with tokenizer.json, for a model without one
     #[arg(long, value_name = "DIR")]
     pub(crate) tokenizer: Option<PathBuf>,
+    /// Limits to ask the adapter for: adapter, webgpu (what every browser has), or a binding size
+    #[arg(long, default_value = "adapter", value_name = "adapter|webgpu|SIZE")]
+    pub(crate) limits: String,
+    /// Optional features of the adapter to use: all or none
+    #[arg(long, default_value = "all", value_name = "all|none")]
+    pub(crate) features: String,
+    /// Keep the run-time checks of shaders (slow)
+    #[arg(long)]
+    pub(crate) checked: bool,
 }
 
 /// What [`EngineArgs`] mean.
@@ -102,6 +113,9 @@ pub(crate) struct Settings {
     pub(crate) budget: Option<u64>,
     pub(crate) host_budget: Option<u64>,
     pub(crate) tokenizer: Option<PathBuf>,
+    pub(crate) limits: LimitChoice,
+    pub(crate) features: bool,
+    pub(crate) checked: bool,
 }
 
 impl EngineArgs {
@@ -118,6 +132,20 @@ impl EngineArgs {
             budget: size("budget", &self.budget)?,
             host_budget: size("host-budget", &self.host_budget)?,
             tokenizer: self.tokenizer.clone(),
+            limits: match self.limits.as_str() {
+                "adapter" => LimitChoice::Adapter,
+                "webgpu" => LimitChoice::WebGpu,
+                bytes => LimitChoice::Binding(values::size("limits", bytes)?),
+            },
+            features: match self.features.as_str() {
+                "all" => true,
+                "none" => false,
+                other => {
+                    let message = format!("--features {other}: there is no such choice");
+                    return Err(Error::usage(message, "write --features all or --features none"));
+                }
+            },
+            checked: self.checked,
         })
     }
 }
@@ -277,8 +305,8 @@ pub(crate) struct ConvertArgs {
     /// Precision of single roles (comes in a later version)
     #[arg(long, value_name = "ROLE=FORMAT[@LAYERS]")]
     pub(crate) set: Vec<String>,
-    /// Expand what cannot be kept (comes in a later version)
-    #[arg(long, value_name = "FORMAT")]
+    /// Round the blocks of a GGUF file to this format, and name its tensors as a folder would
+    #[arg(long, value_name = "FORMAT", value_parser = ["bf16"])]
     pub(crate) dequantize: Option<String>,
     /// Print the report as JSON
     #[arg(long)]
@@ -288,7 +316,7 @@ pub(crate) struct ConvertArgs {
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
     /// The archive
-    pub(crate) archive: PathBuf,
+    pub(crate) archive: OsString,
     /// Print the report as JSON
     #[arg(long)]
     pub(crate) json: bool,

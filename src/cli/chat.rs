@@ -266,6 +266,12 @@ impl Chat<'_> {
 
     /// Writes the turns, whole or not at all.
     fn save(&mut self, path: &Path) -> Result<(), Error> {
+        if !self.chats {
+            return Err(Error::usage(
+                "there is no conversation: each text is completed by itself",
+                "run a model that has a chat template",
+            ));
+        }
         if path.as_os_str().is_empty() {
             return Err(Error::usage("/save needs the name of a file", "/save chat.json"));
         }

@@ -4,32 +4,32 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use thintensor::format::writer::{WriteOptions, WriteReport, write};
-use thintensor::format::{self, Event, Pages};
-use thintensor::import::{self, Purpose};
+use thintensor::format::{self, Pages};
+use thintensor::import::{self, OpenOptions, Purpose};
 
 use super::args::{ConvertArgs, not_yet};
 use super::error::{Error, Exit};
 use super::interrupt::Watch;
 use super::model::{self, Source};
+use super::report::Progress;
 use super::{report, values};
 
 /// Runs the command.
 pub(crate) fn convert(args: &ConvertArgs) -> Result<Exit, Error> {
     values::profile(&args.profile)?;
     not_yet("--set", args.set.first())?;
-    not_yet("--dequantize", args.dequantize.as_ref())?;
     let source = model::source(&args.source)?;
     let output = match &args.output {
         Some(output) => output.clone(),
         None => default_name(&source)?,
     };
     check_target(&output)?;
-    let (pages, notes) = open(&source, args.tokenizer.as_deref())?;
+    let (pages, notes) = open(&source, args)?;
     for note in &notes {
         report::note(note);
     }
 
-    let bar = report::progress("converting");
+    let bar = Progress::new("converting");
     let watch = Watch::new();
     let written = write(
         &*pages,
@@ -37,15 +37,11 @@ pub(crate) fn convert(args: &ConvertArgs) -> Result<Exit, Error> {
         &WriteOptions {
             force: args.force,
             resume: args.resume,
-            progress: &|event| match event {
-                Event::Start { bytes } => bar.set_length(bytes),
-                Event::Done { bytes } => bar.set_position(bytes),
-                Event::Notice(notice) => bar.suspend(|| report::note(&notice.to_string())),
-            },
+            progress: &|event| bar.event(event),
             cancel: watch.flag(),
         },
     );
-    bar.finish_and_clear();
+    bar.finish();
     let written = match written {
         Err(thintensor::Error::Format(format::Error::Interrupted { path, pages, total })) => {
             report::say(&format!("'{}' holds {pages} of {total} pages", path.display()));
@@ -98,6 +94,14 @@ fn default_name(source: &Source) -> Result<PathBuf, Error> {
         Source::Path(path) => {
             // `.` and `..` have no name of their own.
             let whole = path.canonicalize().unwrap_or_else(|_| path.clone());
+            // A GGUF file is a model by itself.
+            if let (Some("gguf"), Some(stem)) =
+                (whole.extension().and_then(|extension| extension.to_str()), whole.file_stem())
+            {
+                let mut name = stem.to_owned();
+                name.push(".thin");
+                return Ok(name.into());
+            }
             let folder =
                 if whole.is_dir() { Some(whole) } else { whole.parent().map(Path::to_owned) };
             folder.as_deref().and_then(Path::file_name).map(PathBuf::from)
@@ -127,14 +131,22 @@ fn check_target(output: &Path) -> Result<(), Error> {
 }
 
 /// The pages to write, and what the user should know about them.
-fn open(source: &Source, tokenizer: Option<&Path>) -> Result<(Box<dyn Pages>, Vec<String>), Error> {
+fn open(source: &Source, args: &ConvertArgs) -> Result<(Box<dyn Pages>, Vec<String>), Error> {
+    let tokenizer = args.tokenizer.as_deref();
+    let dequantize = args.dequantize.is_some();
     match source {
+        Source::Demo if dequantize => Err(Error::usage(
+            "the built-in model has no blocks to dequantise",
+            "leave --dequantize out",
+        )),
         Source::Demo if tokenizer.is_some() => {
             Err(Error::usage("'demo' has a tokenizer of its own", "leave --tokenizer out"))
         }
         Source::Demo => Ok((Box::new(model::open_archive(source)?), Vec::new())),
         Source::Path(path) => {
-            let opened = import::open_with(path, Purpose::Convert, tokenizer)?;
+            let options =
+                OpenOptions { dequantize, tokenizer, ..OpenOptions::new(Purpose::Convert) };
+            let opened = import::open_with(path, options)?;
             Ok((opened.pages, opened.notes))
         }
     }

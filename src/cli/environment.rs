@@ -45,6 +45,7 @@ pub(crate) fn start_logging(verbose: bool) -> Result<(), Error> {
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .log_internal_errors(false) // a closed stderr is no reason to panic
         .with_ansi(std::io::stderr().is_terminal() && report::colours());
     let started = if plain {
         subscriber.without_time().with_target(false).try_init()

@@ -136,7 +136,7 @@ impl Error {
 pub(crate) fn write_json(message: &str, hint: Option<String>) -> std::io::Result<()> {
     let object: Value = json!({"error": {"message": message, "hint": hint}});
     let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "{object:#}")?;
+    writeln!(stdout, "{object}")?;
     stdout.flush()
 }
 

@@ -1,11 +1,11 @@
 //! `thin extract`: the source files out of an archive, as they were.
 
-use thintensor::format::Event;
 use thintensor::format::extract::extract as write;
 use thintensor::import::v0;
 
 use super::args::ExtractArgs;
 use super::error::{Error, Exit};
+use super::report::Progress;
 use super::{model, report};
 
 /// Runs the command.
@@ -18,17 +18,13 @@ pub(crate) fn extract(args: &ExtractArgs) -> Result<Exit, Error> {
             "give a folder with -o; it is created if need be",
         ));
     }
-    let bar = report::progress("extracting");
-    let progress = |event| match event {
-        Event::Start { bytes } => bar.set_length(bytes),
-        Event::Done { bytes } => bar.set_position(bytes),
-        Event::Notice(notice) => bar.suspend(|| report::note(&notice.to_string())),
-    };
+    let bar = Progress::new("extracting");
+    let progress = |event| bar.event(event);
     let written = match &old {
         Some(archive) => v0::extract(archive, &args.output, args.force, &progress),
         None => write(&model::open_archive(&source)?, &args.output, args.force, &progress),
     };
-    bar.finish_and_clear();
+    bar.finish();
     let written = written?;
     if args.json {
         report::print_json(&written)?;

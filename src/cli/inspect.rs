@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use thintensor::backend;
 use thintensor::engine::Engine;
+use thintensor::format::manifest::Transform;
+use thintensor::format::manifest::{Asset, Provenance};
 use thintensor::format::{Manifest, PageRecord, Pages, groups};
 use thintensor::model::ModelSpec;
 use thintensor::plan::Plan;
 use thintensor::program::{LogitRows, Program, StepShape, decoder, print::print as listing};
-use thintensor::quant::{Format, QuantizationDescriptor};
+use thintensor::quant::{Encoding, Format, QuantizationDescriptor};
 
 use super::args::InspectArgs;
 use super::error::{Error, Exit};
@@ -37,13 +39,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<Exit, Error> {
     let view = View { pages: &*pages, archive, spec: &spec, plan: &plan };
     let programs = if args.program { view.programs(&args.device)? } else { Vec::new() };
     if args.json {
-        let mut object = view.json();
-        if args.program {
-            let texts: BTreeMap<&str, String> =
-                programs.iter().map(|(name, program)| (*name, listing(program))).collect();
-            object["programs"] = json!(texts);
-        }
-        report::print_json(&object)?;
+        report::print_json(&view.report(&programs))?;
         return Ok(Exit::Success);
     }
     let mut text = view.text();
@@ -52,6 +48,26 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<Exit, Error> {
     }
     report::print(&text)?;
     Ok(Exit::Success)
+}
+
+/// What `inspect --json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    archive: bool,
+    spec: &'a ModelSpec,
+    parameters: u64,
+    totals: Vec<Total>,
+    precision: Vec<Precision>,
+    profile: &'a str,
+    exact_storage_preserved: Option<bool>,
+    /// Source tensors.
+    tensors: usize,
+    assets: &'a [Asset],
+    provenance: &'a Provenance,
+    /// With `--program`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    programs: BTreeMap<&'static str, String>,
 }
 
 /// A model as this command sees it.
@@ -91,28 +107,23 @@ impl View<'_> {
         self.archive.then_some(self.pages.manifest().provenance.exact_storage_preserved)
     }
 
-    fn json(&self) -> Value {
+    fn report<'a>(&'a self, programs: &'a [(&'static str, Program)]) -> Report<'a> {
         let manifest = self.pages.manifest();
         let totals = self.totals();
-        let precision: Vec<Value> = precision(manifest, self.pages.pages())
-            .into_iter()
-            .map(|row| json!({"role": row.role, "source": row.source, "runtime": row.runtime}))
-            .collect();
-        json!({
-            "model": self.pages.name(),
-            "archive": self.archive,
-            "spec": self.spec,
-            "parameters": totals.iter().map(|total| total.parameters).sum::<u64>(),
-            "totals": totals,
-            "precision": precision,
-            "profile": manifest.provenance.profile,
-            "exact_storage_preserved": self.exact(),
-            "tensors": manifest.tensors.len(),
-            "assets": manifest.assets.iter()
-                .map(|asset| json!({"name": asset.name, "bytes": asset.bytes}))
-                .collect::<Vec<_>>(),
-            "provenance": manifest.provenance,
-        })
+        Report {
+            model: self.pages.name(),
+            archive: self.archive,
+            spec: self.spec,
+            parameters: totals.iter().map(|total| total.parameters).sum(),
+            totals,
+            precision: precision(manifest, self.pages.pages()),
+            profile: &manifest.provenance.profile,
+            exact_storage_preserved: self.exact(),
+            tensors: manifest.tensors.len(),
+            assets: &manifest.assets,
+            provenance: &manifest.provenance,
+            programs: programs.iter().map(|(name, program)| (*name, listing(program))).collect(),
+        }
     }
 
     fn text(&self) -> String {
@@ -174,6 +185,7 @@ fn shape(spec: &ModelSpec) -> Vec<(&'static str, String)> {
 }
 
 /// How a role's numbers came, and how they are stored now.
+#[derive(Serialize)]
 struct Precision {
     role: String,
     source: QuantizationDescriptor,
@@ -184,8 +196,14 @@ struct Precision {
 fn precision(manifest: &Manifest, pages: &[PageRecord]) -> Vec<Precision> {
     let mut sources: BTreeMap<u32, BTreeSet<&str>> = BTreeMap::new();
     for tensor in &manifest.tensors {
+        let int8 = tensor.transform.iter().find_map(|transform| match transform {
+            Transform::Int8Groups { source_type } => Some(source_type.as_str()),
+            Transform::WidenF32
+            | Transform::RowPermutation { .. }
+            | Transform::PlaneSplit { .. } => None,
+        });
         for piece in &tensor.pieces {
-            sources.entry(piece.page).or_default().insert(&tensor.dtype);
+            sources.entry(piece.page).or_default().insert(int8.unwrap_or(&tensor.dtype));
         }
     }
     let mut rows: Vec<Precision> = Vec::new();
@@ -213,14 +231,18 @@ fn precision(manifest: &Manifest, pages: &[PageRecord]) -> Vec<Precision> {
 fn descriptor_of(dtype: &str, stored: &QuantizationDescriptor) -> QuantizationDescriptor {
     let lower = dtype.to_ascii_lowercase();
     match Format::ALL.iter().find(|format| format.name() == lower) {
-        Some(&format) => QuantizationDescriptor::float(format),
-        None => stored.clone(),
+        Some(&format) => Encoding::plain(format).descriptor(),
+        None => QuantizationDescriptor { method: lower, ..stored.clone() },
     }
 }
 
 fn precision_table(manifest: &Manifest, pages: &[PageRecord]) -> String {
     let shown = |descriptor: &QuantizationDescriptor| {
-        format!("{} ({})", descriptor.storage_dtype, descriptor.method)
+        let mut text = format!("{} ({}", descriptor.storage_dtype, descriptor.method);
+        if let Some(group) = descriptor.group_size {
+            text.push_str(&format!(", groups of {group}"));
+        }
+        text + ")"
     };
     let rows: Vec<Vec<String>> = precision(manifest, pages)
         .iter()

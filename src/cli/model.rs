@@ -8,11 +8,12 @@ use std::time::Instant;
 use thintensor::engine::{Builder, DEFAULT_CONTEXT, Engine, Outputs};
 use thintensor::format::{Archive, Pages};
 use thintensor::generate::Model;
-use thintensor::import::{self, Kind, Purpose, v0};
+use thintensor::import::{self, Kind, OpenOptions, Purpose, v0};
 use thintensor::model::ModelSpec;
 
 use super::args::Settings;
 use super::error::Error;
+use super::report::Progress;
 use super::{prompt, report, values};
 
 /// The name of the built-in model.
@@ -143,7 +144,10 @@ pub(crate) fn open_pages(
         }
         Source::Demo => Ok(Arc::new(demo()?)),
         Source::Path(path) => {
-            let opened = import::open_with(path, Purpose::Run, tokenizer)?;
+            let opened = import::open_with(
+                path,
+                OpenOptions { tokenizer, ..OpenOptions::new(Purpose::Run) },
+            )?;
             for note in &opened.notes {
                 report::note(note);
             }
@@ -158,8 +162,17 @@ pub(crate) fn open_pages(
 pub(crate) fn open_archive(source: &Source) -> Result<Archive, Error> {
     match source {
         Source::Demo => demo(),
+        Source::Path(path) if path.is_dir() => Err(folder(path)),
         Source::Path(path) => Ok(Archive::open(path).map_err(thintensor::Error::from)?),
     }
+}
+
+/// The error for a folder where an archive is needed.
+pub(crate) fn folder(path: &Path) -> Error {
+    Error::usage(
+        format!("'{}' is a folder, not an archive", path.display()),
+        "give a .thin archive; 'thin convert' makes one of a model's folder",
+    )
 }
 
 /// Whether a path is a `.thin` archive.
@@ -222,17 +235,17 @@ pub(crate) fn load(source: &Source, settings: &Settings, wanted: Wanted) -> Resu
     let pages = open_pages(source, settings.tokenizer.as_deref())?;
     let name = pages.name().to_owned();
     let context = fitting_context(&pages, settings, wanted)?;
-    let bar = report::progress("loading");
+    let bar = Progress::new("loading");
     let model = {
         let bar = bar.clone();
         Model::open(pages, |builder| {
             configured(builder, settings, context, wanted.outputs).progress(move |done, total| {
-                bar.set_length(total);
-                bar.set_position(done);
+                bar.total(total);
+                bar.done(done);
             })
         })
     };
-    bar.finish_and_clear();
+    bar.finish();
     let model = model?;
     tell_device(&model.engine, &settings.device);
     check_host_budget(&model.engine, settings)?;
@@ -247,6 +260,9 @@ fn configured(
 ) -> Builder {
     builder
         .device(&settings.device)
+        .limits(settings.limits)
+        .features(settings.features)
+        .checked(settings.checked)
         .kv_format(settings.kv)
         .budget(settings.budget)
         .context(context)
@@ -296,9 +312,9 @@ fn fitting_context(
 
 /// Says once, and clearly, that `auto` found no GPU.
 fn tell_device(engine: &Engine, asked: &str) {
-    if asked.eq_ignore_ascii_case("auto") && engine.device().kind == "cpu" {
+    if asked.eq_ignore_ascii_case("auto") && engine.device().api == "cpu" {
         report::warn(
-            "this version has no GPU backend: running on the CPU (--device cpu asks for it without this line)",
+            "no GPU was found: running on the CPU (--device cpu asks for it without this line)",
         );
     }
 }

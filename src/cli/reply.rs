@@ -2,10 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use thintensor::backend::DeviceInfo;
 use thintensor::chat::channels::Event;
 use thintensor::engine::Session;
-use thintensor::generate::{Options, Reply};
+use thintensor::generate::{FinishReason, Options, Reply};
+use thintensor::sample::Sampling;
 
 use super::error::Error;
 use super::interrupt::Watch;
@@ -124,13 +126,22 @@ impl Printer {
     }
 }
 
+/// Why a reply ended, as JSON has it.
+fn ending(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::Context => "context",
+        FinishReason::Interrupted => "interrupted",
+    }
+}
+
 /// The numbers of a reply, for people: one line each.
 pub(crate) fn stats(loaded: &Loaded, session: &Session, prompt: usize, reply: &Reply) -> String {
     let times = &reply.timings;
     let engine = &loaded.model.engine;
     let memory = engine.memory();
     let kept = prompt.saturating_sub(times.prefill_tokens);
-    let reason = json!(reply.finish_reason);
     let rss = report::peak_rss_bytes()
         .map_or_else(String::new, |bytes| format!(", process {}", report::bytes(bytes)));
     report::fields(&[
@@ -148,7 +159,7 @@ pub(crate) fn stats(loaded: &Loaded, session: &Session, prompt: usize, reply: &R
                 "{} tokens, {:.1} tok/s, ended by {}",
                 reply.token_ids.len(),
                 times.decode_tok_s(),
-                reason.as_str().unwrap_or_default()
+                ending(reply.finish_reason)
             ),
         ),
         ("context", format!("{} of {} tokens", session.tokens().len(), engine.context())),
@@ -173,60 +184,104 @@ pub(crate) fn stats(loaded: &Loaded, session: &Session, prompt: usize, reply: &R
 }
 
 /// The report of `run --json`.
-pub(crate) fn json(
-    loaded: &Loaded,
-    prompt: usize,
-    options: &Options,
-    budget: Option<u64>,
-    reply: &Reply,
-) -> Value {
-    let engine = &loaded.model.engine;
-    let memory = engine.memory();
-    let times = &reply.timings;
-    let sampled = options.sampling.temperature > 0.0;
-    let mut object = json!({
-        "model": loaded.name,
-        "prompt_tokens": prompt,
-        "max_tokens": options.max_tokens,
-        "generated_tokens": reply.token_ids.len(),
-        "token_ids": reply.token_ids,
-        "text": reply.text,
-    });
-    if !reply.reasoning.is_empty() {
-        object["reasoning"] = json!(reply.reasoning);
+#[derive(Serialize)]
+pub(crate) struct Report<'a> {
+    model: &'a str,
+    prompt_tokens: usize,
+    max_tokens: Option<u32>,
+    generated_tokens: usize,
+    /// Drawn ids only.
+    token_ids: &'a [u32],
+    text: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    reasoning: &'a str,
+    finish_reason: FinishReason,
+    /// Where ids were sampled.
+    seed: Option<u64>,
+    sampling: &'a Sampling,
+    ignore_eos: bool,
+    stop: &'a [String],
+    device: &'a DeviceInfo,
+    profile: &'a str,
+    kv: &'a str,
+    context: u32,
+    timings: Times,
+    memory: Memory,
+    bytes_per_token: u64,
+}
+
+#[derive(Serialize)]
+struct Times {
+    load_s: f64,
+    ttft_ms: f64,
+    prefill_tokens: usize,
+    prefill_s: f64,
+    prefill_tok_s: f64,
+    decode_tokens: usize,
+    decode_s: f64,
+    decode_tok_s: f64,
+}
+
+#[derive(Serialize)]
+struct Memory {
+    budget_bytes: Option<u64>,
+    peak_device_bytes: u64,
+    peak_host_bytes: u64,
+    /// Beside the ledger: on the CPU what the process held at most; not measured on a GPU yet.
+    overhead_bytes: Option<u64>,
+    peak_rss_bytes: Option<u64>,
+}
+
+impl<'a> Report<'a> {
+    /// Puts the numbers of a reply together.
+    pub(crate) fn new(
+        loaded: &'a Loaded,
+        prompt: usize,
+        options: &'a Options,
+        budget: Option<u64>,
+        reply: &'a Reply,
+    ) -> Self {
+        let engine = &loaded.model.engine;
+        let memory = engine.memory();
+        let times = &reply.timings;
+        let sampling = &options.sampling;
+        Report {
+            model: &loaded.name,
+            prompt_tokens: prompt,
+            max_tokens: options.max_tokens,
+            generated_tokens: reply.token_ids.len(),
+            token_ids: &reply.token_ids,
+            text: &reply.text,
+            reasoning: &reply.reasoning,
+            finish_reason: reply.finish_reason,
+            seed: (sampling.temperature > 0.0).then_some(sampling.seed),
+            sampling,
+            ignore_eos: options.ignore_eos,
+            stop: &options.stop,
+            device: engine.device(),
+            profile: engine.profile(),
+            kv: engine.plan().options.kv_format.name(),
+            context: engine.context(),
+            timings: Times {
+                load_s: loaded.load_s,
+                ttft_ms: times.prefill_s * 1e3,
+                prefill_tokens: times.prefill_tokens,
+                prefill_s: times.prefill_s,
+                prefill_tok_s: times.prefill_tok_s(),
+                decode_tokens: times.decode_tokens,
+                decode_s: times.decode_s,
+                decode_tok_s: times.decode_tok_s(),
+            },
+            memory: Memory {
+                budget_bytes: budget,
+                peak_device_bytes: memory.peak_device_bytes,
+                peak_host_bytes: memory.peak_host_bytes,
+                overhead_bytes: report::peak_rss_bytes()
+                    .filter(|_| engine.device().api == "cpu")
+                    .map(|peak| peak.saturating_sub(memory.peak_device_bytes)),
+                peak_rss_bytes: report::peak_rss_bytes(),
+            },
+            bytes_per_token: engine.bytes_per_token(),
+        }
     }
-    let rest = json!({
-        "finish_reason": reply.finish_reason,
-        "seed": sampled.then_some(options.sampling.seed),
-        "sampling": options.sampling,
-        "ignore_eos": options.ignore_eos,
-        "stop": options.stop,
-        "device": engine.device(),
-        "profile": engine.profile(),
-        "kv": engine.plan().options.kv_format.name(),
-        "context": engine.context(),
-        "timings": {
-            "load_s": loaded.load_s,
-            "ttft_ms": times.prefill_s * 1e3,
-            "prefill_tokens": times.prefill_tokens,
-            "prefill_s": times.prefill_s,
-            "prefill_tok_s": times.prefill_tok_s(),
-            "decode_tokens": times.decode_tokens,
-            "decode_s": times.decode_s,
-            "decode_tok_s": times.decode_tok_s(),
-        },
-        "memory": {
-            "budget_bytes": budget,
-            "peak_device_bytes": memory.peak_device_bytes,
-            "peak_host_bytes": memory.peak_host_bytes,
-            // The CPU has no context and no allocator of its own beside the ledger.
-            "overhead_bytes": 0,
-            "peak_rss_bytes": report::peak_rss_bytes(),
-        },
-        "bytes_per_token": engine.bytes_per_token(),
-    });
-    if let (Value::Object(object), Value::Object(rest)) = (&mut object, rest) {
-        object.extend(rest);
-    }
-    object
 }

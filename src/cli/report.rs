@@ -5,10 +5,11 @@
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use thintensor::format::Event;
 
 use super::error::Error;
 
@@ -20,11 +21,11 @@ pub(crate) fn print(text: &str) -> Result<(), Error> {
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(stdout_error)
 }
 
-/// Writes a report to stdout as JSON.
+/// Writes a report to stdout as JSON, on one line.
 ///
-/// **Errors**: as [`print`].
+/// **Errors**: as [`print()`].
 pub(crate) fn print_json(report: &impl Serialize) -> Result<(), Error> {
-    let text = serde_json::to_string_pretty(report).map_err(|error| Error::Failed {
+    let text = serde_json::to_string(report).map_err(|error| Error::Failed {
         message: format!("the report cannot be written as JSON: {error}"),
         hint: None,
     })?;
@@ -167,27 +168,62 @@ pub(crate) fn fields(rows: &[(&str, String)]) -> String {
     rows.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect()
 }
 
-/// A progress bar over bytes on stderr; it shows on terminals only, and not for what is done at once.
-pub(crate) fn progress(verb: &'static str) -> ProgressBar {
-    let bar = ProgressBar::no_length();
-    if !std::io::stderr().is_terminal() {
-        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
-    }
-    let style = "{msg} {bar:32} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
-    bar.set_style(
-        ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),
-    );
-    bar.set_message(verb);
-    bar
+/// A progress bar over bytes on stderr. It shows on terminals only, and not for what is done at once.
+#[derive(Clone)]
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    start: Instant,
 }
 
-/// Milliseconds with a digit, for people.
-pub(crate) fn seconds(seconds: f64) -> String {
-    let duration = Duration::from_secs_f64(seconds.clamp(0.0, 1e9));
-    if duration < Duration::from_secs(1) {
-        return format!("{:.0} ms", seconds * 1e3);
+/// A task shorter than this has no bar.
+const AT_ONCE: Duration = Duration::from_millis(400);
+
+impl Progress {
+    /// A bar for a task, such as "loading".
+    pub(crate) fn new(task: &'static str) -> Self {
+        let bar = ProgressBar::no_length();
+        bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+        let style =
+            "{msg} {bar:32} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
+        bar.set_style(
+            ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        bar.set_message(task);
+        Progress { bar, start: Instant::now() }
     }
-    format!("{seconds:.2} s")
+
+    /// Bytes done so far.
+    pub(crate) fn done(&self, bytes: u64) {
+        if self.bar.is_hidden() && self.start.elapsed() > AT_ONCE && std::io::stderr().is_terminal()
+        {
+            self.bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
+        }
+        self.bar.set_position(bytes);
+    }
+
+    /// Bytes in all.
+    pub(crate) fn total(&self, bytes: u64) {
+        self.bar.set_length(bytes);
+    }
+
+    /// What a long task of the library tells.
+    pub(crate) fn event(&self, event: Event) {
+        match event {
+            Event::Start { bytes } => self.total(bytes),
+            Event::Done { bytes } => self.done(bytes),
+            Event::Notice(notice) => self.bar.suspend(|| note(&notice.to_string())),
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A duration, for people.
+pub(crate) fn seconds(seconds: f64) -> String {
+    if seconds < 1.0 { format!("{:.0} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `thin run`: a prompt answered or completed, or a person to chat with.
 
 use thintensor::chat::{Conversation, RenderOptions};
-use thintensor::engine::Outputs;
+use thintensor::engine::{self, Outputs};
 use thintensor::generate::{FinishReason, Options};
 
 use super::args::RunArgs;
@@ -35,25 +35,30 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit, Error> {
     if !(chats && matches!(input, Input::Text(_) | Input::Person)) {
         needs_template(args)?;
     }
-    let options = args.sampling.options(&loaded.model.defaults);
-    let (ids, options) = match &input {
-        Input::Person => return chat::chat(args, &loaded, render, options, chats),
-        Input::Ids(ids) => (ids.clone(), options),
+    let (ids, style) = match &input {
+        Input::Person => {
+            let options = args.sampling.options(&loaded.model.defaults);
+            return chat::chat(args, &loaded, render, options, chats);
+        }
+        Input::Ids(ids) => (ids.clone(), None),
         Input::Text(text) if chats => {
             let mut conversation = conversation(args);
             conversation.push("user", text);
             check_length(&loaded, text)?;
             let (rendered, style) = loaded.model.render(&conversation, &render)?;
-            (rendered.ids, Options { style: Some(style), ..options })
+            (rendered.ids, Some(style))
         }
-        Input::Text(text) => {
-            let ids = completion_ids(&loaded, text)?;
-            if report::stdout_is_terminal() && !args.json {
-                report::print(&report::dimmed(text))?;
-            }
-            (ids, options)
-        }
+        Input::Text(text) => (completion_ids(&loaded, text)?, None),
     };
+    check_ids(&loaded, &ids)?;
+    let options = Options { style, ..args.sampling.options(&loaded.model.defaults) };
+    if let Input::Text(text) = &input
+        && !chats
+        && !args.json
+        && report::stdout_is_terminal()
+    {
+        report::print(&report::dimmed(text))?;
+    }
     once(args, &loaded, &ids, &options, settings.budget)
 }
 
@@ -100,14 +105,18 @@ fn check_length(loaded: &Loaded, text: &str) -> Result<(), Error> {
     prompt::check_length(tokenizer, text, engine.context(), trained)
 }
 
-/// Refuses ids that do not fit.
+/// Refuses ids that do not fit or do not exist.
 pub(crate) fn check_ids(loaded: &Loaded, ids: &[u32]) -> Result<(), Error> {
     let engine = &loaded.model.engine;
     if ids.len() > engine.context() as usize {
         let trained = engine.spec().longest_context();
         return Err(prompt::too_long(ids.len(), engine.context(), trained));
     }
-    Ok(())
+    let vocab = engine.spec().vocab_size;
+    match ids.iter().find(|&&id| id >= vocab) {
+        Some(&token) => Err(thintensor::Error::from(engine::Error::Token { token, vocab }).into()),
+        None => Ok(()),
+    }
 }
 
 /// What of a reply is shown.
@@ -127,7 +136,6 @@ fn once(
     options: &Options,
     budget: Option<u64>,
 ) -> Result<Exit, Error> {
-    check_ids(loaded, ids)?;
     let mut session = loaded.model.engine.session()?;
     let mut reply = reply::draw(loaded, &mut session, ids, options, shown(args))?;
     if args.hide_thinking {
@@ -135,7 +143,7 @@ fn once(
     }
     let interrupted = reply.finish_reason == FinishReason::Interrupted;
     if args.json {
-        report::print_json(&reply::json(loaded, ids.len(), options, budget, &reply))?;
+        report::print_json(&reply::Report::new(loaded, ids.len(), options, budget, &reply))?;
     }
     if reply.finish_reason == FinishReason::Context && !args.json {
         report::warn(&format!("the reply ends here: {}", context_full(loaded)));

@@ -1,33 +1,33 @@
 //! `thin verify`: every byte of an archive looked at.
 
-use thintensor::format::Event;
 use thintensor::format::verify::{Check, Report, Status, verify as check};
 use thintensor::import::v0;
 
 use super::args::VerifyArgs;
 use super::error::{Error, Exit};
-use super::{model, report};
+use super::model::{self, Source};
+use super::report::{self, Progress};
 
 /// Runs the command.
 pub(crate) fn verify(args: &VerifyArgs) -> Result<Exit, Error> {
-    if args.archive.is_dir() {
-        return Err(Error::usage(
-            format!("'{}' is a folder, not an archive", args.archive.display()),
-            "give a .thin archive",
-        ));
-    }
-    let bar = report::progress("checking");
-    let v0 = args.archive.is_file() && model::is_v0(&args.archive).unwrap_or(false);
-    let progress = |event| match event {
-        Event::Start { bytes } => bar.set_length(bytes),
-        Event::Done { bytes } => bar.set_position(bytes),
-        Event::Notice(notice) => bar.suspend(|| report::note(&notice.to_string())),
+    let path = match model::source(&args.archive)? {
+        Source::Demo => {
+            return Err(Error::usage(
+                "the demo model is built into the program",
+                "give the path of a .thin archive",
+            ));
+        }
+        Source::Path(path) if path.is_dir() => return Err(model::folder(&path)),
+        Source::Path(path) => path,
     };
+    let bar = Progress::new("checking");
+    let v0 = path.is_file() && model::is_v0(&path).unwrap_or(false);
+    let progress = |event| bar.event(event);
     let found = match v0 {
-        true => v0::verify(&args.archive, &progress).map_err(thintensor::Error::from),
-        false => check(&args.archive, &progress).map_err(thintensor::Error::from),
+        true => v0::verify(&path, &progress).map_err(thintensor::Error::from),
+        false => check(&path, &progress).map_err(thintensor::Error::from),
     };
-    bar.finish_and_clear();
+    bar.finish();
     let found = found?;
     if v0 {
         report::note(

@@ -1,4 +1,4 @@
-//! From pages to buffers: each group becomes one buffer, each part one chunk, read and hashed on several
+//! From pages to buffers: each run of a group becomes one buffer, each part one chunk, read and hashed on several
 //! threads; then the small tables every program expects.
 
 use std::collections::BTreeMap;
@@ -29,13 +29,15 @@ pub(super) fn weights(
     };
     let mut bindings = BTreeMap::new();
     for (id, group) in (0u32..).map(GroupId).zip(&plan.groups) {
-        match load(backend, pages, group, &loaded) {
-            Ok(slice) => {
-                bindings.insert(BufferName::Weight { group: id, run: 0 }, slice);
-            }
-            Err(error) => {
-                bindings.values().for_each(|slice: &Slice| backend.free(slice.buffer));
-                return Err(error);
+        for (run, parts) in (0u32..).zip(&group.runs) {
+            match load(backend, pages, group, parts, &loaded) {
+                Ok(slice) => {
+                    bindings.insert(BufferName::Weight { group: id, run }, slice);
+                }
+                Err(error) => {
+                    bindings.values().for_each(|slice: &Slice| backend.free(slice.buffer));
+                    return Err(error);
+                }
             }
         }
     }
@@ -46,18 +48,21 @@ fn load(
     backend: &dyn Backend,
     pages: &dyn Pages,
     group: &Group,
+    parts: &Range<u32>,
     loaded: &(dyn Fn(u64) + Sync),
 ) -> crate::Result<Slice> {
     let geometry = &group.geometry;
-    let chunks: Vec<Range<u64>> = (0..u64::from(group.parts))
+    let chunks: Vec<Range<u64>> = parts
+        .clone()
         .map(|part| {
-            let start = part * geometry.part_stride;
-            start..start + geometry.part_bytes(part)
+            let start = u64::from(part - parts.start) * geometry.part_stride;
+            start..start + geometry.part_bytes(u64::from(part))
         })
         .collect();
-    let fill = |part: usize, sink: &mut dyn Sink| {
-        let page = PageId(group.first_page.0 + part as u32);
-        let bytes = geometry.part_bytes(part as u64);
+    let fill = |index: usize, sink: &mut dyn Sink| {
+        let part = parts.start + index as u32;
+        let page = PageId(group.first_page.0 + part);
+        let bytes = geometry.part_bytes(u64::from(part));
         if let Some(direct) = sink.direct() {
             pages.read(page, direct)?;
         } else {
@@ -69,7 +74,7 @@ fn load(
         Ok(())
     };
     let label = format!("{} {:?}", group.role, group.layer);
-    let len = geometry.bytes();
+    let len = geometry.run_bytes(parts);
     let buffer = backend.alloc_filled(len, Tier::Device, &label, &chunks, &fill)?;
     Ok(Slice { buffer, offset: 0, len })
 }

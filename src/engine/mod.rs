@@ -1,6 +1,6 @@
 //! A model opened on a device: weights uploaded, buffers allocated, programs compiled as they are needed.
 //!
-//! [`Engine::builder`] opens one, [`session`] holds the state of a sequence and takes its steps, [`load`]
+//! [`Engine::builder`] opens one, [`session`] holds the state of a sequence and takes its steps, `load`
 //! moves pages into buffers. The engine knows token ids only; text is the business of `generate`.
 
 mod load;
@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::backend::{self, Backend, Buffer, DeviceInfo, MemoryUse, ProgramId, Slice, Tier};
+use crate::backend::{
+    self, Backend, Buffer, DeviceInfo, LimitChoice, MemoryUse, OpenOptions, ProgramId, Slice, Tier,
+};
 use crate::format::{NONE, Pages};
 use crate::kv::BlockPool;
 use crate::model::ModelSpec;
@@ -162,13 +164,13 @@ impl Error {
                 Some(if room >= 32 {
                     format!("--context {room} would fit")
                 } else {
-                    format!(
-                        "the smallest budget with --context 256 is {} bytes",
-                        fixed + 256 * per_token
-                    )
+                    let least = fixed + 256 * per_token;
+                    format!("--budget {}MiB holds it with --context 256", least.div_ceil(1 << 20))
                 })
             }
-            Error::NotFinite { .. } => Some("the weights may be damaged; run 'thin verify'".into()),
+            Error::NotFinite { .. } => {
+                Some("the weights may be damaged; 'thin verify' checks an archive".into())
+            }
             Error::Token { .. }
             | Error::NoTokens
             | Error::NoSequence { .. }
@@ -183,7 +185,7 @@ impl Error {
 /// How to open a model.
 pub struct Builder {
     pages: Arc<dyn Pages>,
-    device: String,
+    device: OpenOptions,
     backend: Option<Arc<dyn Backend>>,
     context: Option<u32>,
     kv_format: KvFormat,
@@ -203,7 +205,7 @@ impl Engine {
     pub fn builder(pages: Arc<dyn Pages>) -> Builder {
         Builder {
             pages,
-            device: "auto".into(),
+            device: OpenOptions::default(),
             backend: None,
             context: None,
             kv_format: KvFormat::BF16,
@@ -315,7 +317,28 @@ impl Builder {
     /// Which device: `auto`, or a name that `backend::open` knows.
     #[must_use]
     pub fn device(mut self, name: &str) -> Self {
-        self.device = name.to_owned();
+        self.device.device = name.to_owned();
+        self
+    }
+
+    /// Limits to ask the adapter for.
+    #[must_use]
+    pub fn limits(mut self, limits: LimitChoice) -> Self {
+        self.device.limits = limits;
+        self
+    }
+
+    /// Whether optional features of the adapter may be used.
+    #[must_use]
+    pub fn features(mut self, features: bool) -> Self {
+        self.device.features = features;
+        self
+    }
+
+    /// Whether shaders keep their run-time checks.
+    #[must_use]
+    pub fn checked(mut self, checked: bool) -> Self {
+        self.device.checked = checked;
         self
     }
 
@@ -407,15 +430,16 @@ impl Builder {
     /// **Errors**: as [`Builder::plan`]; [`Error::Budget`]; the device refuses; a page is damaged.
     pub fn open(self) -> crate::Result<Engine> {
         let start = Instant::now();
-        let (spec, plan, purposes) = self.plan()?;
+        let (spec, mut plan, purposes) = self.plan()?;
         if let Some(budget) = self.budget.filter(|&budget| purposes.total() > budget) {
             let context = plan.options.context;
             return Err(Error::Budget { purposes, budget, context }.into());
         }
         let backend = match &self.backend {
             Some(backend) => Arc::clone(backend),
-            None => backend::open(&self.device)?,
+            None => backend::open_with(&self.device)?,
         };
+        plan.split(backend.info().max_binding_bytes);
         tracing::info!(
             device = %backend.info().name,
             weights = purposes.weights,

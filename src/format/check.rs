@@ -12,7 +12,7 @@ use super::finding::Finding;
 use super::header::Header;
 use super::manifest::{Manifest, Piece, Tensor};
 use super::names::{MAX_TENSOR_NAME, clip, extracted_name, is_plain_name};
-use super::unpack::{RowInverse, dtype_bytes, last_row};
+use super::unpack::{RowInverse, block_type, bytes_of, dtype_bytes, last_row};
 use super::{
     Error, Geometry, Group, MAX_PART_BYTES, PAGE_ALIGN, PageRecord, PlaneKind, Role, groups,
     round_up,
@@ -270,10 +270,10 @@ fn check_pieces(manifest: &Manifest, _: &[PageRecord], groups: &[Group], found: 
 
 fn check_tensor(manifest: &Manifest, tensor: &Tensor, groups: &[Group], found: &mut Findings) {
     let name = || clip(&tensor.name);
-    let Some(size) = dtype_bytes(&tensor.dtype) else {
+    if dtype_bytes(&tensor.dtype).is_none() && block_type(&tensor.dtype).is_none() {
         return found.push(Finding::UnknownDtype { tensor: name(), dtype: clip(&tensor.dtype) });
-    };
-    let product = |dims: &[u64]| dims.iter().try_fold(size, |bytes, &dim| bytes.checked_mul(dim));
+    }
+    let product = |dims: &[u64]| bytes_of(&tensor.dtype, dims);
     let Some(expected) = product(&tensor.shape) else {
         return found.push(Finding::ShapeOverflow { tensor: name() });
     };
@@ -326,13 +326,13 @@ fn check_tensor(manifest: &Manifest, tensor: &Tensor, groups: &[Group], found: &
 
 /// Step 5: each row of each plane of each group belongs to one piece.
 fn check_rows(manifest: &Manifest, pages: &[PageRecord], groups: &[Group], found: &mut Findings) {
-    let of_tensors = manifest
-        .tensors
-        .iter()
-        .flat_map(|tensor| tensor.pieces.iter().map(|piece| (*piece, tensor.name.as_str())));
-    let of_padding = manifest.padding.iter().map(|padding| (padding.as_piece(), "padding"));
-    let mut claims: Vec<(Piece, &str)> = of_tensors.chain(of_padding).collect();
-    claims.sort_by_key(|(piece, _)| (piece.page, piece.plane));
+    let of_tensors = manifest.tensors.iter().flat_map(|tensor| {
+        let claim = |piece: &Piece| (*piece, tensor.fills_planes(), tensor.name.as_str());
+        tensor.pieces.iter().map(claim)
+    });
+    let of_padding = manifest.padding.iter().map(|padding| (padding.as_piece(), false, "padding"));
+    let mut claims: Vec<(Piece, bool, &str)> = of_tensors.chain(of_padding).collect();
+    claims.sort_by_key(|(piece, ..)| piece.page);
     let mut claims = claims.as_slice();
 
     for group in groups.iter().filter(|group| group.role != Role::Asset) {
@@ -342,15 +342,14 @@ fn check_rows(manifest: &Manifest, pages: &[PageRecord], groups: &[Group], found
         let Some(geometry) = manifest.descriptors.get(group.descriptor) else {
             continue;
         };
+        let here = claims.partition_point(|(piece, ..)| piece.page <= group.first_page.0);
+        let (of_group, rest) = claims.split_at_checked(here).unwrap_or((claims, &[]));
+        claims = rest;
         for (plane, index) in geometry.planes.iter().zip(0u32..) {
-            let here = claims.partition_point(|(piece, _)| {
-                (piece.page, piece.plane) <= (group.first_page.0, index)
-            });
-            let (of_plane, rest) = claims.split_at_checked(here).unwrap_or((claims, &[]));
-            claims = rest;
             let mut rows = Rows::new(plane.rows);
             let mut twice = false;
-            for (piece, owner) in of_plane {
+            let of_plane = of_group.iter().filter(|(piece, all, _)| *all || piece.plane == index);
+            for (piece, _, owner) in of_plane {
                 let claimed = (0..piece.rows)
                     .map(|step| piece.first_row + step * piece.row_step)
                     .find(|&row| !rows.claim(row));

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::manifest::{Manifest, Tensor};
 use super::names::extracted_name;
-use super::unpack::{Recent, dtype_bytes};
+use super::unpack::{Recent, block_type, bytes_of};
 use super::writer::{free_bytes, sync_folder};
 use super::{Error, Event, PageId, Pages, Progress, check};
 
@@ -128,9 +128,17 @@ impl<'a> FileHeader<'a> {
         let mut offset = 0;
         for tensor in &tensors {
             let end = offset + tensor_bytes(tensor);
+            // Blocks have no name in this format; they are given back as bytes, row by row.
+            let (dtype, shape) = match (block_type(&tensor.dtype), tensor.shape.as_slice()) {
+                (Some(source), [rows @ .., cols]) => {
+                    let row_bytes = source.bytes(*cols).unwrap_or(0);
+                    ("U8", rows.iter().copied().chain([row_bytes]).collect())
+                }
+                _ => (tensor.dtype.as_str(), tensor.shape.clone()),
+            };
             entries.insert(
                 tensor.name.clone(),
-                json!({"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [offset, end]}),
+                json!({"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}),
             );
             offset = end;
         }
@@ -147,8 +155,7 @@ impl<'a> FileHeader<'a> {
 
 /// Bytes of a tensor, which the checks found to be countable.
 fn tensor_bytes(tensor: &Tensor) -> u64 {
-    let size = dtype_bytes(&tensor.dtype).unwrap_or(0);
-    tensor.shape.iter().fold(size, |bytes, dim| bytes.saturating_mul(*dim))
+    bytes_of(&tensor.dtype, &tensor.shape).unwrap_or(0)
 }
 
 /// The index that loaders need where there are several files, unless the archive carries the source's own.

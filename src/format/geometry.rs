@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{MAX_PART_BYTES, PAGE_ALIGN, PLANE_ALIGN, ROW_ALIGN, Vector, round_up};
-use crate::quant::{Format, QuantizationDescriptor};
+use crate::quant::{Encoding, Format, QuantizationDescriptor};
 
 /// What a plane holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +27,15 @@ pub enum PlaneKind {
     /// One vector of a `small` page.
     Vector(Vector),
 }
+
+/// The planes of a row, in the order of `quant::encoding`.
+const ROW_PLANES: [PlaneKind; 5] = [
+    PlaneKind::Codes,
+    PlaneKind::HighCodes,
+    PlaneKind::Scales,
+    PlaneKind::SubScales,
+    PlaneKind::Zeros,
+];
 
 /// One plane: where its rows start within a part, and how far apart they are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,13 +72,25 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Layout 0 of a `[rows, cols]` matrix in a float format.
+    /// Layout 0 of a `[rows, cols]` matrix in a format that leaves nothing open.
     ///
-    /// `None` where a size overflows or a single row exceeds a part.
+    /// `None` where a size overflows, a row is not whole blocks, or a single row exceeds a part.
     #[must_use]
     pub fn matrix(format: Format, rows: u64, cols: u64) -> Option<Self> {
-        let row_bytes = cols.checked_mul(u64::from(format.bits()))?.checked_div(8)?;
-        Self::with_planes(format, rows, cols, &[(PlaneKind::Codes, row_bytes)])
+        Self::encoded(Encoding::plain(format), rows, cols)
+    }
+
+    /// Layout 0 of a `[rows, cols]` matrix.
+    ///
+    /// `None` where a size overflows, a row is not whole groups, or a single row exceeds a part.
+    #[must_use]
+    pub fn encoded(encoding: Encoding, rows: u64, cols: u64) -> Option<Self> {
+        let row_bytes = encoding.row_bytes(cols)?;
+        let planes: Vec<(PlaneKind, u64)> =
+            ROW_PLANES.into_iter().zip(row_bytes).filter(|(_, bytes)| *bytes > 0).collect();
+        let mut geometry = Self::with_planes(encoding.format, rows, cols, &planes)?;
+        geometry.quantization = encoding.descriptor();
+        Some(geometry)
     }
 
     /// Layout 0 of a matrix group whose rows take `row_bytes` in each of the given planes.
@@ -192,6 +213,18 @@ impl Geometry {
         parts.saturating_sub(1) * self.part_stride + self.part_bytes(parts.saturating_sub(1))
     }
 
+    /// Bytes of consecutive parts in memory: all but the last at full stride.
+    #[must_use]
+    pub fn run_bytes(&self, parts: &std::ops::Range<u32>) -> u64 {
+        let (first, end) = (u64::from(parts.start), u64::from(parts.end));
+        match end.checked_sub(1) {
+            Some(last) if last >= first => {
+                (last - first) * self.part_stride + self.part_bytes(last)
+            }
+            Some(_) | None => 0,
+        }
+    }
+
     /// Bytes that mean something: rows without padding, as counted in bytes per token.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
@@ -218,6 +251,21 @@ impl Geometry {
         matches!(self.planes.first(), Some(Plane { kind: PlaneKind::Vector(_), .. }))
     }
 
+    /// The planes of a row in the order of `quant::encoding`, each found in the bytes of its part by `bytes`,
+    /// which is given a plane; a plane that the format does not have is empty.
+    pub(crate) fn row_planes<'a>(
+        &self,
+        bytes: impl Fn(&Plane) -> Option<&'a [u8]>,
+    ) -> Option<[&'a [u8]; 5]> {
+        let mut found: [&[u8]; 5] = [&[]; 5];
+        for (found, kind) in found.iter_mut().zip(ROW_PLANES) {
+            if let Some(plane) = self.plane(kind) {
+                *found = bytes(plane)?;
+            }
+        }
+        Some(found)
+    }
+
     /// The plane of a kind.
     #[must_use]
     pub fn plane(&self, kind: PlaneKind) -> Option<&Plane> {
@@ -241,7 +289,9 @@ impl Geometry {
                 .collect();
             vectors.and_then(|vectors| Geometry::small(&vectors))
         } else {
-            Geometry::matrix(self.format, self.rows, self.cols)
+            Encoding::of(&self.quantization)
+                .filter(|encoding| encoding.format == self.format)
+                .and_then(|encoding| Geometry::encoded(encoding, self.rows, self.cols))
         };
         rebuilt.is_some_and(|mut rebuilt| {
             rebuilt.quantization.clone_from(&self.quantization);

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Error, Geometry, Hash};
+use crate::quant::Format;
 
 /// Everything an archive says about itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -77,7 +78,8 @@ pub struct Tensor {
     pub pieces: Vec<Piece>,
 }
 
-/// A run of source rows and its place. Concatenation, slicing and gate/up interleaving are all of this
+/// A run of source rows and its place. Rows are counted after a [`Transform::RowPermutation`]; where the
+/// planes of a row hold its fields, the piece names plane 0 and means all. Concatenation, slicing and gate/up interleaving are all of this
 /// form, so `transform` need not repeat them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -102,6 +104,52 @@ pub struct Piece {
 pub enum Transform {
     /// A vector of 16-bit floats stored as F32; narrowing gives the source bits back.
     WidenF32,
+    /// Rows (or the numbers of a vector) reordered within each run of `head_rows`: those at even places come
+    /// first, then those at odd ones. Source files that rotate neighbouring pairs become rotate-half by it.
+    RowPermutation {
+        /// Rows of a head; even.
+        head_rows: u64,
+    },
+    /// Rows of blocks taken apart into the planes of a format.
+    PlaneSplit {
+        /// The format whose planes they are.
+        layout: Format,
+    },
+    /// Rows of blocks stored as INT8 with F32 scales. Every value is kept, the bytes of the blocks are not: the
+    /// tensor is listed, and given back, as the F32 numbers that the blocks stood for.
+    Int8Groups {
+        /// The source's type.
+        source_type: String,
+    },
+}
+
+impl Tensor {
+    /// Rows of a head that were reordered, where they were.
+    #[must_use]
+    pub fn permuted(&self) -> Option<u64> {
+        self.transform.iter().find_map(|transform| match transform {
+            Transform::RowPermutation { head_rows } => Some(*head_rows),
+            Transform::WidenF32 | Transform::PlaneSplit { .. } | Transform::Int8Groups { .. } => {
+                None
+            }
+        })
+    }
+
+    /// Whether a piece at plane 0 means all planes of its rows.
+    #[must_use]
+    pub fn fills_planes(&self) -> bool {
+        self.transform.iter().any(|transform| {
+            matches!(transform, Transform::PlaneSplit { .. } | Transform::Int8Groups { .. })
+        })
+    }
+}
+
+/// Place in its head, before a [`Transform::RowPermutation`], of the row that is at `row` after it.
+#[must_use]
+pub fn permuted_row(head_rows: u64, row: u64) -> u64 {
+    let half = (head_rows / 2).max(1);
+    let (head, place) = (row / (2 * half), row % (2 * half));
+    head * 2 * half + place % half * 2 + place / half
 }
 
 /// Rows of a group that no source tensor holds: a bias that one of three members lacks. They are zero.

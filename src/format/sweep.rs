@@ -74,6 +74,10 @@ impl<'a> Sweep<'a> {
             let Some(tensor) = self.manifest.tensors.get(index) else {
                 continue;
             };
+            if tensor.permuted().is_some() {
+                self.late.insert(index);
+                continue;
+            }
             out.clear();
             let rows = match unpack_piece(geometry, tensor, &piece, part, bytes, &mut out) {
                 Ok(rows) => rows,

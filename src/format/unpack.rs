@@ -5,10 +5,14 @@
 
 use std::ops::Range;
 
-use super::manifest::{Piece, Tensor, Transform};
+use super::manifest::{Piece, Tensor, Transform, permuted_row};
 use super::{Error, Geometry, PageId, Pages, Plane, PlaneKind};
-use crate::quant::Format;
 use crate::quant::float::{f32_to_bf16_exact, f32_to_f16_exact};
+use crate::quant::gguf::{TensorType, join};
+use crate::quant::{Encoding, Format};
+
+/// The largest head accepted, so that a head of rows can be held while it is reordered.
+const MAX_HEAD_ROWS: u64 = 4096;
 
 /// Bytes of one number of a source's number type, by the name safetensors gives it.
 #[must_use]
@@ -22,13 +26,41 @@ pub fn dtype_bytes(dtype: &str) -> Option<u64> {
     }
 }
 
+/// Bytes of a tensor, or of whole trailing dimensions of one: `None` for an unknown type, part of a block, or
+/// more than can be counted.
+#[must_use]
+pub fn bytes_of(dtype: &str, dims: &[u64]) -> Option<u64> {
+    let count = dims.iter().try_fold(1u64, |count, &dim| count.checked_mul(dim))?;
+    match dtype_bytes(dtype) {
+        Some(size) => count.checked_mul(size),
+        None => block_type(dtype)?.bytes(count),
+    }
+}
+
+/// The block type of this name, if its tensors can be given back.
+#[must_use]
+pub fn block_type(dtype: &str) -> Option<TensorType> {
+    TensorType::from_name(dtype).filter(|found| found.splits())
+}
+
 /// How a stored row becomes a source row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowInverse {
     /// Bytes of a source row.
     pub source_bytes: u64,
-    /// The float the stored F32 numbers are narrowed to; absent where bytes are copied.
-    narrow: Option<Format>,
+    inverse: Inverse,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Inverse {
+    /// The bytes are the source's.
+    Copy,
+    /// The stored F32 numbers are narrowed to this float.
+    Narrow(Format),
+    /// Planes are put together to blocks.
+    Join(TensorType),
+    /// The numbers that the planes stand for.
+    Decode(Encoding),
 }
 
 impl RowInverse {
@@ -36,29 +68,50 @@ impl RowInverse {
     /// each other.
     #[must_use]
     pub fn of(tensor: &Tensor, geometry: &Geometry, plane: &Plane) -> Option<Self> {
-        let stored = match plane.kind {
-            PlaneKind::Codes | PlaneKind::Vector(_) => geometry.format,
+        let is_vector = match plane.kind {
+            PlaneKind::Codes => false,
+            PlaneKind::Vector(_) => true,
             PlaneKind::HighCodes | PlaneKind::Scales | PlaneKind::SubScales | PlaneKind::Zeros => {
-                Format::Bytes
+                return None;
             }
         };
-        let source = float_of(&tensor.dtype);
-        let size = dtype_bytes(&tensor.dtype)?;
-        match tensor.transform.as_slice() {
+        let mut transform = tensor.transform.as_slice();
+        if let [Transform::RowPermutation { head_rows }, rest @ ..] = transform {
+            let rows = tensor.shape.first().copied().unwrap_or(0);
+            let fits = *head_rows >= 2 && head_rows % 2 == 0 && rows.is_multiple_of(*head_rows);
+            (fits && *head_rows <= MAX_HEAD_ROWS).then_some(())?;
+            transform = rest;
+        }
+        let stored = geometry.format;
+        let size = dtype_bytes(&tensor.dtype);
+        let (source_bytes, inverse) = match transform {
             [] => {
-                let as_it_is = stored == Format::Bytes || source == Some(stored);
-                (as_it_is && plane.row_bytes.is_multiple_of(size))
-                    .then_some(RowInverse { source_bytes: plane.row_bytes, narrow: None })
+                let as_it_is = stored == Format::Bytes || float_of(&tensor.dtype) == Some(stored);
+                (as_it_is && plane.row_bytes.is_multiple_of(size?))
+                    .then_some((plane.row_bytes, Inverse::Copy))?
             }
             [Transform::WidenF32] => {
-                let narrow = source?;
-                (stored == Format::F32).then_some(RowInverse {
-                    source_bytes: plane.row_bytes / 4 * size,
-                    narrow: (narrow != Format::F32).then_some(narrow),
-                })
+                let narrow = float_of(&tensor.dtype).filter(|_| stored == Format::F32)?;
+                let inverse = match narrow {
+                    Format::F32 => Inverse::Copy,
+                    _ => Inverse::Narrow(narrow),
+                };
+                (plane.row_bytes / 4 * size?, inverse)
             }
-            _ => None,
-        }
+            [Transform::PlaneSplit { layout }] if !is_vector => {
+                let source = block_type(&tensor.dtype)?;
+                let fits = *layout == stored && source.encoding()?.format == stored;
+                (source.bytes(geometry.cols).filter(|_| fits)?, Inverse::Join(source))
+            }
+            [Transform::Int8Groups { source_type }] if !is_vector => {
+                let encoding = Encoding::of(&geometry.quantization)?;
+                let source = TensorType::from_name(source_type)?.encoding()?;
+                let fits = source == encoding && stored == Format::Int8 && tensor.dtype == "F32";
+                (geometry.cols.checked_mul(4).filter(|_| fits)?, Inverse::Decode(encoding))
+            }
+            _ => return None,
+        };
+        Some(RowInverse { source_bytes, inverse })
     }
 }
 
@@ -83,35 +136,65 @@ pub fn unpack_piece(
 
     let count = steps.end - steps.start;
     let bytes = inverse.source_bytes.checked_mul(count).ok_or_else(unfit)?;
-    if bytes > 2 * page.len() as u64 {
+    // An INT8 row stands for at most four times its bytes.
+    if bytes > 4 * page.len() as u64 {
         return Err(unfit());
     }
     out.reserve(bytes as usize);
+    let mut numbers = Vec::new();
     for step in steps.clone() {
         let row = piece.first_row + step * piece.row_step;
-        let stored = stored_row(geometry, plane, row, page).ok_or_else(unfit)?;
-        let Some(narrow) = inverse.narrow else {
-            out.extend_from_slice(stored);
-            continue;
+        let planes = || {
+            geometry.row_planes(|plane| stored_row(geometry, plane, row, page)).ok_or_else(unfit)
         };
-        for number in stored.as_chunks::<4>().0 {
-            let value = f32::from_le_bytes(*number);
-            let bits = match narrow {
-                Format::BF16 => f32_to_bf16_exact(value),
-                Format::F16 => f32_to_f16_exact(value),
-                Format::F32 | Format::Bytes => None,
-            };
-            let bits = bits.ok_or_else(|| Error::NotNarrowable {
-                tensor: tensor.name.clone(),
-                dtype: tensor.dtype.clone(),
-                row: piece.source_row.saturating_add(step),
-                value,
-            })?;
-            out.extend_from_slice(&bits.to_le_bytes());
+        let stored = stored_row(geometry, plane, row, page).ok_or_else(unfit)?;
+        match inverse.inverse {
+            Inverse::Copy => out.extend_from_slice(stored),
+            Inverse::Join(source) => join_row(source, &planes()?, out).ok_or_else(unfit)?,
+            Inverse::Decode(encoding) => {
+                numbers.resize(geometry.cols as usize, 0.0);
+                encoding.decode(&planes()?, &mut numbers);
+                numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+            }
+            Inverse::Narrow(narrow) => {
+                for number in stored.as_chunks::<4>().0 {
+                    let value = f32::from_le_bytes(*number);
+                    let bits = match narrow {
+                        Format::BF16 => f32_to_bf16_exact(value),
+                        Format::F16 => f32_to_f16_exact(value),
+                        _ => None,
+                    };
+                    let bits = bits.ok_or_else(|| Error::NotNarrowable {
+                        tensor: tensor.name.clone(),
+                        dtype: tensor.dtype.clone(),
+                        row: piece.source_row.saturating_add(step),
+                        value,
+                    })?;
+                    out.extend_from_slice(&bits.to_le_bytes());
+                }
+            }
         }
     }
     let first = piece.source_row.checked_add(steps.start).ok_or_else(unfit)?;
     Ok(first..first.saturating_add(count))
+}
+
+/// Appends the blocks of a row whose planes are given.
+fn join_row(source: TensorType, planes: &[&[u8]; 5], out: &mut Vec<u8>) -> Option<()> {
+    let format = source.encoding()?.format;
+    let widths = format.layout()?.bytes.map(|bytes| bytes as usize);
+    let block_bytes = source.block_bytes() as usize;
+    let blocks = planes[0].len() / widths[0];
+    for block in 0..blocks {
+        let mut of_block: [&[u8]; 5] = [&[]; 5];
+        for ((of_block, plane), width) in of_block.iter_mut().zip(planes).zip(widths) {
+            *of_block = plane.get(block * width..(block + 1) * width)?;
+        }
+        let start = out.len();
+        out.resize(start + block_bytes, 0);
+        join(format, &of_block, out.get_mut(start..)?);
+    }
+    Some(())
 }
 
 /// Parts of the group that `piece` reaches into, or `None` where its numbers overflow.
@@ -200,8 +283,40 @@ impl<'a> Recent<'a> {
         Ok(first.as_ref().map_or(&[], |(_, bytes)| bytes))
     }
 
-    /// Gives `each` the source bytes of a tensor, in order, a part of a piece at a time.
+    /// Gives `each` the source bytes of a tensor, in order, a part of a piece or a head at a time.
     pub(super) fn tensor(
+        &mut self,
+        tensor: &Tensor,
+        mut each: impl FnMut(&[u8]) -> Result<(), crate::Error>,
+    ) -> Result<(), crate::Error> {
+        let Some(head_rows) = tensor.permuted() else {
+            return self.rows(tensor, each);
+        };
+        let unfit = || Error::NotUnpackable { tensor: tensor.name.clone(), page: 0 };
+        let rows: u64 = tensor.pieces.iter().map(|piece| piece.rows).sum();
+        let bytes = bytes_of(&tensor.dtype, &tensor.shape).ok_or_else(unfit)?;
+        let row_bytes = bytes.checked_div(rows).ok_or_else(unfit)? as usize;
+        let head_bytes = row_bytes * head_rows as usize;
+        let mut held: Vec<u8> = Vec::new();
+        let mut head = vec![0; head_bytes];
+        self.rows(tensor, |bytes| {
+            held.extend_from_slice(bytes);
+            let whole = held.len() / head_bytes.max(1) * head_bytes;
+            for permuted in held.get(..whole).unwrap_or_default().chunks_exact(head_bytes.max(1)) {
+                for (row, bytes) in (0..).zip(permuted.chunks_exact(row_bytes)) {
+                    let start = permuted_row(head_rows, row) as usize * row_bytes;
+                    let target = head.get_mut(start..start + row_bytes).ok_or_else(unfit)?;
+                    target.copy_from_slice(bytes);
+                }
+                each(&head)?;
+            }
+            held.drain(..whole);
+            Ok(())
+        })
+    }
+
+    /// Gives `each` the rows of a tensor in the order they have after its permutation.
+    fn rows(
         &mut self,
         tensor: &Tensor,
         mut each: impl FnMut(&[u8]) -> Result<(), crate::Error>,

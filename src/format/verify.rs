@@ -2,7 +2,7 @@
 //!
 //! Unlike opening, this goes on after a failure as far as the file allows. Pages are read once, in file
 //! order: each is hashed, the zeros behind it are checked, and the source rows it holds are unpacked into
-//! the hashes of their tensors ([`sweep`](super::sweep)). Tensors whose rows do not lie in source order are
+//! the hashes of their tensors (`sweep`). Tensors whose rows do not lie in source order are
 //! read again at the end.
 
 use std::path::Path;

@@ -18,6 +18,8 @@ pub enum Kind {
     Folder,
     /// One safetensors file.
     Safetensors,
+    /// A GGUF file, or one part of one.
+    Gguf,
 }
 
 /// Finds out what a path is.
@@ -34,11 +36,11 @@ pub fn detect(path: &Path) -> Result<Kind, Error> {
         return Ok(Kind::Archive);
     }
     let extension = path.extension().and_then(|extension| extension.to_str());
-    let later = |what| Err(Error::Later { path: path.to_owned(), what });
     match extension {
-        _ if head.starts_with(b"GGUF") => later("GGUF files"),
+        _ if super::gguf::is_gguf(&head) => Ok(Kind::Gguf),
         Some("safetensors") => Ok(Kind::Safetensors),
         _ if head.starts_with(&v0::MAGIC) => Ok(Kind::ArchiveV0),
+        Some("gguf") => Ok(Kind::Gguf), // and its reader says what is wrong with it
         Some("thin") => Ok(Kind::Archive), // and its reader says what is wrong with it
         Some("bin" | "pt" | "pth" | "ckpt") => Err(Error::PickledWeights { path: path.to_owned() }),
         _ => Err(Error::UnknownFile { path: path.to_owned(), found: printable(&head) }),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{config, safetensors, v0};
+use super::{config, gguf, safetensors, v0};
 use crate::format::{Role, grouped};
 use crate::model::SpecError;
 
@@ -37,9 +37,6 @@ pub enum Error {
     /// An error page saved under a model's name.
     #[error("'{}' is a web page, not the file itself", path.display())]
     Html { path: PathBuf },
-    /// Known and not supported yet.
-    #[error("'{}': {what} cannot be read by this version; that comes later", path.display())]
-    Later { path: PathBuf, what: &'static str },
     /// Neither a model nor anything like one.
     #[error("'{}' is not a model: it starts with {found}", path.display())]
     UnknownFile { path: PathBuf, found: String },
@@ -73,6 +70,12 @@ pub enum Error {
     /// A tokenizer was given for a source that has one.
     #[error("the model has a tokenizer.json of its own, so that '{}' cannot be used", path.display())]
     TwoTokenizers { path: PathBuf },
+    /// A GGUF file that is not what it says, or says what this version does not know.
+    #[error("'{}': {problem}", path.display())]
+    Gguf { path: PathBuf, problem: Box<gguf::Problem> },
+    /// `--dequantize` for a source without blocks.
+    #[error("'{}' is not a GGUF file: only its blocks can be dequantised", path.display())]
+    NothingToDequantize { path: PathBuf },
     /// A JSON file that cannot be parsed.
     #[error("'{}' cannot be read as JSON: {problem}", path.display())]
     Json { path: PathBuf, problem: serde_json::Error },
@@ -111,16 +114,22 @@ pub enum Error {
     #[error("tensors without a place in this {model_type} model: {count}, such as {}", names.join(", "))]
     UnexpectedTensors { count: usize, model_type: &'static str, names: Vec<String> },
     /// A tensor of a layer that the config does not have.
-    #[error("'{tensor}' belongs to layer {layer}, but config.json has num_hidden_layers: {layers}")]
+    #[error("'{tensor}' belongs to layer {layer}, but the model has num_hidden_layers: {layers}")]
     LayerBeyond { tensor: String, layer: u32, layers: usize },
     /// Two tensors with the same meaning.
     #[error("'{first}' and '{second}' are the same tensor under two names")]
     TwoNames { first: String, second: String },
     /// Config and weights disagree.
-    #[error("tensor '{tensor}' has shape {found:?}, but config.json implies {expected:?} ({why})")]
+    #[error(
+        "tensor '{tensor}' has shape {found:?}, but the model's description implies {expected:?} ({why})"
+    )]
     Shape { tensor: String, found: Vec<u64>, expected: Vec<u64>, why: &'static str },
     /// A number type that this version cannot store.
-    #[error("tensor '{tensor}' is stored as {dtype}; this version reads F32, F16 and BF16")]
+    #[error("tensor '{tensor}' is stored as {dtype}; this version reads F32, F16 and BF16{}", if dtype.contains('_') {
+        ", and of GGUF's types Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4"
+    } else {
+        ""
+    })]
     Dtype { tensor: String, dtype: &'static str },
     /// Matrices that are computed together are stored differently.
     #[error(
@@ -156,11 +165,9 @@ impl Error {
             Error::DanglingLink { .. } => {
                 "download the model again, or copy it with its link targets"
             }
-            Error::LfsPointer { .. } => {
-                "fetch the file with 'git lfs pull', or download it with 'thin pull'"
-            }
+            Error::LfsPointer { .. } => "fetch the file itself with 'git lfs pull'",
             Error::Html { .. } => {
-                "the download was answered with an error page; fetch the file again with 'thin pull'"
+                "the download was answered with an error page; fetch the file again"
             }
             Error::PickledWeights { .. } => {
                 "use a repository with .safetensors files, or convert it with transformers' save_pretrained"
@@ -168,15 +175,16 @@ impl Error {
             Error::NoConfig { .. } => {
                 "give the folder that holds config.json and model.safetensors"
             }
+            Error::NoWeights { found: Some(found), .. } if found.ends_with(".gguf") => {
+                return Some(format!("found '{found}'; give the path of that file"));
+            }
             Error::NoWeights { found: Some(found), .. } => {
                 return Some(format!("found '{found}'; use a repository with .safetensors files"));
             }
             Error::NoWeights { found: None, .. }
             | Error::NoTensors { .. }
             | Error::NoIndex { .. }
-            | Error::ShardMissing { .. } => {
-                "the download may be incomplete; run 'thin pull --resume'"
-            }
+            | Error::ShardMissing { .. } => "the download may be incomplete; fetch the file again",
             Error::OnlyTokenizerModel { .. } => {
                 "add a tokenizer.json, as transformers' AutoTokenizer.save_pretrained writes it"
             }
@@ -184,13 +192,18 @@ impl Error {
                 safetensors::Problem::TooShort { .. }
                 | safetensors::Problem::HeaderBeyondEnd { .. }
                 | safetensors::Problem::DataLength { .. } => {
-                    "the download may be incomplete; run 'thin pull --resume'"
+                    "the download may be incomplete; fetch the file again"
                 }
                 _ => return None,
             },
             Error::Config { problem, .. } => return problem.hint(),
             Error::V0 { problem, .. } => return problem.hint(),
             Error::TwoTokenizers { .. } => "leave --tokenizer out",
+            Error::Gguf { problem, .. } => return problem.hint(),
+            Error::MixedDtypes { .. } => "for a GGUF file, convert it with --dequantize bf16",
+            Error::Dtype { dtype, .. } if dtype.contains('_') => {
+                "use a file of the model in one of these types"
+            }
             Error::NotInShard { .. } | Error::NotInIndex { .. } | Error::TwoShards { .. } => {
                 "index and shards come from different versions; download all of them again"
             }
@@ -202,7 +215,6 @@ impl Error {
             Error::Io { .. }
             | Error::NotAFile { .. }
             | Error::TooLarge { .. }
-            | Error::Later { .. }
             | Error::UnknownFile { .. }
             | Error::NotOfModel { .. }
             | Error::Json { .. }
@@ -213,7 +225,7 @@ impl Error {
             | Error::LayerBeyond { .. }
             | Error::TwoNames { .. }
             | Error::Shape { .. }
-            | Error::MixedDtypes { .. }
+            | Error::NothingToDequantize { .. }
             | Error::Geometry { .. }
             | Error::NotExact { .. }
             | Error::NoSuchPage { .. } => return None,

@@ -7,19 +7,45 @@
 use std::collections::BTreeMap;
 
 use super::Error;
-use super::safetensors::Dtype;
+use super::coding::Coding;
+use super::file::Entry;
 use crate::format::manifest::Piece;
 use crate::format::{Geometry, Role, Vector};
-use crate::model::arch::{Architecture, Home, Part, Place, TensorName};
+use crate::model::arch::{Architecture, Home, Names, Part, Place, TensorName};
 use crate::model::{LayerSpec, ModelSpec};
-use crate::quant::Format;
+use crate::quant::gguf::TensorType;
+use crate::quant::{Encoding, Format};
 
 /// A tensor as its file describes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SourceTensor<'a> {
     pub(super) name: &'a str,
-    pub(super) dtype: Dtype,
+    pub(super) dtype: &'static str,
+    /// The type, where this version reads it.
+    pub(super) tensor_type: Option<TensorType>,
     pub(super) shape: &'a [u64],
+}
+
+impl<'a> SourceTensor<'a> {
+    pub(super) fn of(entry: &'a Entry) -> Self {
+        SourceTensor {
+            name: &entry.name,
+            dtype: entry.dtype,
+            tensor_type: entry.tensor_type(),
+            shape: &entry.shape,
+        }
+    }
+}
+
+/// The kind of file that tensors come from.
+#[derive(Clone, Copy)]
+pub(super) struct Convention<'a> {
+    pub(super) row: &'static Architecture,
+    pub(super) names: &'static Names,
+    /// Whether rows of queries and keys are ordered for rotation of neighbouring pairs.
+    pub(super) interleaved: bool,
+    /// Rounds blocks to bf16, and names tensors as a folder would; says whether a vector is bf16 already.
+    pub(super) dequantize: Option<&'a dyn Fn(usize) -> bool>,
 }
 
 /// A matrix group, or the vectors of one layer.
@@ -42,6 +68,7 @@ pub(super) struct Member {
     pub(super) rows: u64,
     pub(super) first_row: u64,
     pub(super) row_step: u64,
+    pub(super) coding: Coding,
 }
 
 impl Member {
@@ -67,6 +94,8 @@ pub(super) struct Placed {
     pub(super) ignored: Vec<(usize, &'static str)>,
     /// What the user should know.
     pub(super) notes: Vec<String>,
+    /// Names that tensors get, where those are not the source's.
+    pub(super) renamed: BTreeMap<usize, String>,
 }
 
 /// A group the model must have.
@@ -79,6 +108,8 @@ struct Wanted {
     alternate: bool,
     /// Numbers per row; none for a vector.
     cols: Option<u64>,
+    /// Rows of a query or key head.
+    head_rows: Option<u64>,
 }
 
 /// Finds the place of every tensor.
@@ -86,29 +117,30 @@ struct Wanted {
 /// `same` compares the bytes of two tensors. The spec's `tie_word_embeddings` becomes false where the files
 /// nevertheless have an output projection of their own.
 pub(super) fn place(
-    row: &'static Architecture,
+    convention: Convention<'_>,
     spec: &mut ModelSpec,
     tensors: &[SourceTensor<'_>],
     same: &dyn Fn(usize, usize) -> bool,
 ) -> Result<Placed, Error> {
-    let mut found = Found::new(row, spec, tensors)?;
+    let mut found = Found::new(convention, spec, tensors)?;
     found.decide_head(spec, same);
-    let mut groups = vec![found.matrix(&head_or_embed(Role::Embed, spec))?];
+    let mut groups = found.matrix(&head_or_embed(Role::Embed, spec))?;
     for (index, layer) in spec.layers.iter().enumerate() {
         let index = index as u32;
         groups.push(found.small(Some(index), &layer_vectors(spec, layer, index))?);
         for wanted in layer_matrices(spec, layer, index) {
-            groups.push(found.matrix(&wanted)?);
+            groups.extend(found.matrix(&wanted)?);
         }
     }
     let hidden = u64::from(spec.hidden_size);
     let norm = vector(Vector::FinalNorm, None, &[(Part::Whole, hidden)], false);
     groups.push(found.small(None, &[norm])?);
     if !spec.tie_word_embeddings {
-        groups.push(found.matrix(&head_or_embed(Role::Head, spec))?);
+        groups.extend(found.matrix(&head_or_embed(Role::Head, spec))?);
     }
     found.refuse_unused()?;
-    Ok(Placed { groups, ignored: found.ignored, notes: found.notes })
+    let renamed = found.renamed();
+    Ok(Placed { groups, ignored: found.ignored, notes: found.notes, renamed })
 }
 
 fn head_or_embed(role: Role, spec: &ModelSpec) -> Wanted {
@@ -123,9 +155,10 @@ fn layer_matrices(spec: &ModelSpec, layer: &LayerSpec, index: u32) -> [Wanted; 4
     let qkv = [(Part::Q, q), (Part::K, kv), (Part::V, kv)];
     let gate_up = [(Part::Gate, ffn), (Part::Up, ffn)];
     let whole = [(Part::Whole, hidden)];
+    let head_rows = Some(u64::from(layer.head_dim));
     let layer = Some(index);
     [
-        matrix(Role::AttnQkv, layer, &qkv, hidden),
+        Wanted { head_rows, ..matrix(Role::AttnQkv, layer, &qkv, hidden) },
         matrix(Role::AttnOut, layer, &whole, q),
         Wanted { alternate: true, ..matrix(Role::FfnGateUp, layer, &gate_up, hidden) },
         matrix(Role::FfnDown, layer, &whole, ffn),
@@ -144,7 +177,8 @@ fn layer_vectors(spec: &ModelSpec, layer: &LayerSpec, index: u32) -> Vec<Wanted>
     if layer.qkv_bias {
         let (q, kv) = (u64::from(layer.q_width()), u64::from(layer.kv_width()));
         let parts = [(Part::Q, q), (Part::K, kv), (Part::V, kv)];
-        vectors.push(vector(Vector::AttnQkvBias, at, &parts, false));
+        let head_rows = Some(u64::from(layer.head_dim));
+        vectors.push(Wanted { head_rows, ..vector(Vector::AttnQkvBias, at, &parts, false) });
     }
     if layer.attn_out_bias {
         vectors.push(whole(Vector::AttnOutBias, spec.hidden_size));
@@ -165,11 +199,19 @@ fn matrix(role: Role, layer: Option<u32>, parts: &[(Part, u64)], cols: u64) -> W
         parts: parts.to_vec(),
         alternate: false,
         cols: Some(cols),
+        head_rows: None,
     }
 }
 
 fn vector(name: Vector, layer: Option<u32>, parts: &[(Part, u64)], alternate: bool) -> Wanted {
-    Wanted { home: Home::Vector(name), layer, parts: parts.to_vec(), alternate, cols: None }
+    Wanted {
+        home: Home::Vector(name),
+        layer,
+        parts: parts.to_vec(),
+        alternate,
+        cols: None,
+        head_rows: None,
+    }
 }
 
 impl Wanted {
@@ -209,7 +251,7 @@ impl Wanted {
 
 /// Source tensors by their meaning, and which of them were used.
 struct Found<'a> {
-    row: &'static Architecture,
+    convention: Convention<'a>,
     tensors: &'a [SourceTensor<'a>],
     by_meaning: BTreeMap<(Option<u32>, Home, Part), (usize, &'static TensorName)>,
     used: Vec<bool>,
@@ -219,12 +261,12 @@ struct Found<'a> {
 
 impl<'a> Found<'a> {
     fn new(
-        row: &'static Architecture,
+        convention: Convention<'a>,
         spec: &ModelSpec,
         tensors: &'a [SourceTensor<'a>],
     ) -> Result<Self, Error> {
         let mut found = Found {
-            row,
+            convention,
             tensors,
             by_meaning: BTreeMap::new(),
             used: vec![false; tensors.len()],
@@ -232,7 +274,7 @@ impl<'a> Found<'a> {
             notes: Vec::new(),
         };
         for (index, tensor) in tensors.iter().enumerate() {
-            let (name, layer) = match row.place(tensor.name) {
+            let (name, layer) = match convention.names.place(tensor.name) {
                 None => continue, // reported with all others in `refuse_unused`
                 Some(Place::Ignored(reason)) => {
                     found.ignore(index, reason);
@@ -293,17 +335,47 @@ impl<'a> Found<'a> {
         }
     }
 
-    fn matrix(&mut self, wanted: &Wanted) -> Result<Group, Error> {
+    /// One group, or one for each run of members that are stored alike.
+    fn matrix(&mut self, wanted: &Wanted) -> Result<Vec<Group>, Error> {
         let members = self.members(wanted, 0)?;
         let role = match wanted.home {
             Home::Matrix(role) => role,
             Home::Vector(_) => Role::Small,
         };
-        let format = self.common_format(role, &members)?;
-        let (rows, cols) = (wanted.rows(), wanted.cols.unwrap_or(1));
-        let geometry =
-            Geometry::matrix(format, rows, cols).ok_or(Error::Geometry { role, rows, cols })?;
-        Ok(Group { role, layer: wanted.layer, geometry, members })
+        let cols = wanted.cols.unwrap_or(1);
+        let mut groups: Vec<(Coding, Vec<Member>)> = Vec::new();
+        for member in members {
+            let alike = |coding: &Coding| {
+                coding.stored == member.coding.stored && coding.source == member.coding.source
+            };
+            match groups.last_mut() {
+                Some((coding, run)) if alike(coding) => run.push(member),
+                Some((_, run)) if wanted.alternate => return Err(self.mixed(role, run, member)),
+                _ => groups.push((member.coding, vec![member])),
+            }
+        }
+        let mut placed = Vec::with_capacity(groups.len());
+        for (coding, mut members) in groups {
+            let rows = members.iter().map(|member| member.rows).sum();
+            let start = members.first().map_or(0, |member| member.first_row);
+            members.iter_mut().for_each(|member| member.first_row -= start);
+            let geometry = Geometry::encoded(coding.stored, rows, cols);
+            let geometry = geometry.ok_or(Error::Geometry { role, rows, cols })?;
+            placed.push(Group { role, layer: wanted.layer, geometry, members });
+        }
+        Ok(placed)
+    }
+
+    fn mixed(&self, role: Role, run: &[Member], second: Member) -> Error {
+        let dtype = |tensor: usize| self.tensors.get(tensor).map_or("nothing", |found| found.dtype);
+        let first = run.first().map_or(second.tensor, |member| member.tensor);
+        Error::MixedDtypes {
+            first: self.name(first),
+            first_dtype: dtype(first),
+            second: self.name(second.tensor),
+            second_dtype: dtype(second.tensor),
+            role,
+        }
     }
 
     fn small(&mut self, layer: Option<u32>, wanted: &[Wanted]) -> Result<Group, Error> {
@@ -314,9 +386,6 @@ impl<'a> Found<'a> {
                 members.extend(self.members(wanted, vectors.len() as u32)?);
                 vectors.push((vector, wanted.rows()));
             }
-        }
-        for member in &members {
-            self.format(member.tensor)?;
         }
         let role = Role::Small;
         let rows = vectors.iter().map(|(_, len)| len).sum();
@@ -346,6 +415,7 @@ impl<'a> Found<'a> {
                 rows,
                 first_row: if wanted.alternate { nth as u64 } else { before },
                 row_step: if wanted.alternate { wanted.parts.len() as u64 } else { 1 },
+                coding: self.coding(tensor, part, wanted)?,
             });
             before += rows;
         }
@@ -353,7 +423,7 @@ impl<'a> Found<'a> {
     }
 
     fn missing(&self, wanted: &Wanted, part: Part) -> Error {
-        let tensor = self.row.usual_name(wanted.home, part, wanted.layer);
+        let tensor = self.convention.names.usual_name(wanted.home, part, wanted.layer);
         match wanted.home {
             Home::Matrix(Role::Head) => Error::MissingHead { tensor },
             Home::Matrix(_) | Home::Vector(_) => Error::MissingTensor { tensor },
@@ -374,34 +444,45 @@ impl<'a> Found<'a> {
         }
     }
 
-    fn format(&self, tensor: usize) -> Result<(Format, Dtype), Error> {
-        let found = self.tensors.get(tensor);
-        let format = found.and_then(|tensor| Some((tensor.dtype.format()?, tensor.dtype)));
-        format.ok_or_else(|| Error::Dtype {
-            tensor: self.name(tensor),
-            dtype: found.map_or("nothing", |tensor| tensor.dtype.name()),
+    /// What happens to the rows of a tensor.
+    fn coding(&self, tensor: usize, part: Part, wanted: &Wanted) -> Result<Coding, Error> {
+        let vector = wanted.cols.is_none();
+        let found = self.tensors.get(tensor).and_then(|found| found.tensor_type);
+        let known = found.filter(|found| !vector || found.block_weights() == 1);
+        let encoded = known.and_then(|found| Some((found, found.encoding()?)));
+        let Some((source, encoding)) = encoded else {
+            let dtype = self.tensors.get(tensor).map_or("nothing", |tensor| tensor.dtype);
+            return Err(Error::Dtype { tensor: self.name(tensor), dtype });
+        };
+        let in_blocks = source.block_weights() > 1;
+        let (stored, listed) = match self.convention.dequantize {
+            Some(_) if in_blocks => (Encoding::plain(Format::BF16), TensorType::BF16),
+            Some(is_bf16) if vector && source == TensorType::F32 && is_bf16(tensor) => {
+                (encoding, TensorType::BF16)
+            }
+            // INT8 keeps values, not bytes.
+            None if encoding.format == Format::Int8 => (encoding, TensorType::F32),
+            _ => (encoding, source),
+        };
+        let interleaved = self.convention.interleaved && matches!(part, Part::Q | Part::K);
+        Ok(Coding {
+            source,
+            stored,
+            listed,
+            cols: wanted.cols.unwrap_or(1),
+            vector,
+            head_rows: wanted.head_rows.filter(|_| interleaved),
+            reordered: self.convention.dequantize.is_some(),
         })
     }
 
-    fn common_format(&self, role: Role, members: &[Member]) -> Result<Format, Error> {
-        let mut common: Option<(Format, Dtype, usize)> = None;
-        for member in members {
-            let (format, dtype) = self.format(member.tensor)?;
-            match common {
-                Some((first, first_dtype, tensor)) if first != format => {
-                    return Err(Error::MixedDtypes {
-                        first: self.name(tensor),
-                        first_dtype: first_dtype.name(),
-                        second: self.name(member.tensor),
-                        second_dtype: dtype.name(),
-                        role,
-                    });
-                }
-                Some(_) => {}
-                None => common = Some((format, dtype, member.tensor)),
-            }
-        }
-        Ok(common.map_or(Format::BF16, |(format, _, _)| format))
+    /// The names that tensors of a folder would have, if that is what they are to be.
+    fn renamed(&self) -> BTreeMap<usize, String> {
+        let names = &self.convention.row.names;
+        let renamed = self.by_meaning.iter().map(|(&(layer, home, part), &(tensor, _))| {
+            (tensor, names.usual_name(home, part, layer))
+        });
+        self.convention.dequantize.map(|_| renamed.collect()).unwrap_or_default()
     }
 
     /// Every tensor must have been used or ignored with a reason.
@@ -414,7 +495,7 @@ impl<'a> Found<'a> {
         }
         Err(Error::UnexpectedTensors {
             count: first.len() + names.count(),
-            model_type: self.row.model_type,
+            model_type: self.convention.row.model_type,
             names: first,
         })
     }

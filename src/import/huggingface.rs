@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::config::{self, Config, Problem};
-use super::groups::{self, Placed, SourceTensor};
+use super::groups::{self, Convention, Placed, SourceTensor};
 use super::pack::{AssetContent, AssetFile, Packed, Purpose};
 use super::shards::Weights;
+use super::table::Origin;
 use super::{Error, detect, json};
 use crate::model::ModelSpec;
 
@@ -54,7 +55,8 @@ pub(super) fn open(folder: &Path, purpose: Purpose) -> Result<(Packed, Vec<Strin
     let placed = place(row, &mut spec, &weights)?;
     notes.append(&mut weights.notes);
     notes.extend(placed.notes.iter().cloned());
-    let packed = Packed::new(name_of(folder), &spec, weights, placed, assets, purpose);
+    let origin = Origin { source: "huggingface", profile: "safe" };
+    let packed = Packed::new(name_of(folder), &spec, weights, placed, assets, origin, purpose);
     Ok((packed, notes))
 }
 
@@ -131,7 +133,7 @@ pub(super) fn asset_file(name: &str, path: PathBuf) -> Result<AssetFile, Error> 
         return Err(Error::TooLarge { path, limit: MAX_ASSET_BYTES });
     }
     detect::refuse_placeholder_file(&path)?;
-    Ok(AssetFile { name: name.to_owned(), content: AssetContent::File(path), bytes })
+    Ok(AssetFile { name: name.to_owned(), content: AssetContent::File(path, bytes) })
 }
 
 /// Places the tensors; where one is missing that a file has and the index forgot, says so.
@@ -141,14 +143,14 @@ pub(super) fn place(
     weights: &Weights,
 ) -> Result<Placed, Error> {
     let entries = weights.tensors.iter().filter_map(|&at| weights.entry(at));
-    let tensors: Vec<SourceTensor<'_>> = entries
-        .map(|entry| SourceTensor { name: &entry.name, dtype: entry.dtype, shape: &entry.shape })
-        .collect();
+    let tensors: Vec<SourceTensor<'_>> = entries.map(SourceTensor::of).collect();
     let same = |a: usize, b: usize| {
         let pair = weights.tensors.get(a).zip(weights.tensors.get(b));
         pair.is_some_and(|(&a, &b)| weights.same_bytes(a, b))
     };
-    groups::place(row, spec, &tensors, &same).map_err(|error| {
+    let names = &row.names;
+    let convention = Convention { row, names, interleaved: false, dequantize: None };
+    groups::place(convention, spec, &tensors, &same).map_err(|error| {
         let (Error::MissingTensor { tensor } | Error::MissingHead { tensor }) = &error else {
             return error;
         };

@@ -1,15 +1,19 @@
 //! Sources of models: finding out what a path is and seeing it as pages.
 //!
-//! [`open`] takes a path to an archive, a Hugging Face folder or a safetensors file in one, and gives pages in
-//! the order a token uses them ([`v0`] reads the archives of an earlier program); whoever runs a model and whoever writes an archive read the same pages.
-//! `config` turns a config.json into a `ModelSpec`, `shards` and `safetensors` read weight files, `groups`
-//! decides which row goes where and `pack` moves it. Nothing here computes with weights or lowers them.
+//! [`open`] takes a path to an archive, a GGUF file, a Hugging Face folder or a safetensors file in one, and gives pages in
+//! the order a token uses them; whoever runs a model and whoever writes an archive read the same pages.
+//! `config` turns a config.json into a `ModelSpec`, `shards` and `safetensors` read weight files, `gguf` files
+//! that hold both and `v0` the archives of an earlier program, `groups` decides which row goes where and `pack`
+//! moves it. Nothing here lowers a weight, unless blocks are to be dequantised.
 
+mod coding;
 pub mod config;
 mod detect;
 mod error;
+mod file;
 #[doc(hidden)]
 pub mod fuzz;
+pub mod gguf;
 mod groups;
 mod huggingface;
 mod json;
@@ -31,6 +35,26 @@ use tokenizer::WithTokenizer;
 
 use crate::format::writer::{self, WriteOptions, WriteReport};
 use crate::format::{Archive, Pages};
+
+/// How to read a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenOptions<'a> {
+    /// What the pages are read for.
+    pub purpose: Purpose,
+    /// Round the blocks of a GGUF file to bf16, and name its tensors as a Hugging Face folder would.
+    pub dequantize: bool,
+    /// A folder with the tokenizer files of a model without its own. Where none is given, that of a GGUF file is
+    /// rebuilt, and that of a version-0 archive looked for beside it.
+    pub tokenizer: Option<&'a Path>,
+}
+
+impl OpenOptions<'_> {
+    /// Everything as it is.
+    #[must_use]
+    pub fn new(purpose: Purpose) -> Self {
+        OpenOptions { purpose, dequantize: false, tokenizer: None }
+    }
+}
 
 /// A source seen as pages.
 pub struct Opened {
@@ -55,43 +79,48 @@ pub fn open(path: &Path) -> Result<Box<dyn Pages>, crate::Error> {
 ///
 /// **Errors**: the path is nothing this version can run, or damaged.
 pub fn open_for(path: &Path, purpose: Purpose) -> Result<Opened, crate::Error> {
-    open_with(path, purpose, None)
+    open_with(path, OpenOptions::new(purpose))
 }
 
-/// [`open_for`], with the tokenizer files of a folder for a model without its own. An archive of version 0
-/// has none, so that they are looked for beside it where no folder is given.
+/// Opens a model with options.
 ///
-/// **Errors**: those of [`open_for`]; the model has a tokenizer, or the folder has none.
-pub fn open_with(
-    path: &Path,
-    purpose: Purpose,
-    tokenizer: Option<&Path>,
-) -> Result<Opened, crate::Error> {
+/// **Errors**: those of [`open_for`], and options that the source does not have.
+pub fn open_with(path: &Path, options: OpenOptions<'_>) -> Result<Opened, crate::Error> {
     let kind = detect(path)?;
-    let mut opened = match kind {
-        Kind::Archive => Opened { pages: Box::new(Archive::open(path)?), notes: Vec::new() },
+    if options.dequantize && kind != Kind::Gguf {
+        return Err(Error::NothingToDequantize { path: path.to_owned() }.into());
+    }
+    let (pages, notes): (Box<dyn Pages>, Vec<String>) = match kind {
+        Kind::Archive => (Box::new(Archive::open(path)?), Vec::new()),
         Kind::ArchiveV0 => {
-            let texts = tokenizer.map_or(v0::Texts::Beside, v0::Texts::In);
-            let (packed, notes) = v0::open(path, purpose, texts)?;
-            Opened { pages: Box::new(packed), notes }
+            let texts = options.tokenizer.map_or(v0::Texts::Beside, v0::Texts::In);
+            let (packed, notes) = v0::open(path, options.purpose, texts)?;
+            return Ok(Opened { pages: Box::new(packed), notes });
+        }
+        Kind::Gguf => {
+            let (packed, notes) = gguf::open(path, options)?;
+            (Box::new(packed), notes)
         }
         Kind::Folder | Kind::Safetensors => {
-            let (packed, notes) = open_source(path, purpose)?;
-            Opened { pages: Box::new(packed), notes }
+            let (packed, notes) = open_source(path, options.purpose)?;
+            (Box::new(packed), notes)
         }
     };
-    if let Some(folder) = tokenizer.filter(|_| kind != Kind::ArchiveV0) {
-        opened.pages = Box::new(WithTokenizer::new(opened.pages, folder)?);
+    match options.tokenizer {
+        None => Ok(Opened { pages, notes }),
+        Some(folder) => Ok(Opened { pages: Box::new(WithTokenizer::new(pages, folder)?), notes }),
     }
-    Ok(opened)
 }
 
-/// Opens a checkpoint: a folder, or a weight file in one.
+/// Opens a checkpoint: a folder, a weight file in one, or a GGUF file.
 ///
 /// **Errors**: it is not a checkpoint this version can run, or damaged.
 pub fn open_source(path: &Path, purpose: Purpose) -> Result<(Packed, Vec<String>), Error> {
     if detect::metadata(path)?.is_dir() {
         return huggingface::open(path, purpose);
+    }
+    if detect(path)? == Kind::Gguf {
+        return gguf::open(path, OpenOptions::new(purpose));
     }
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

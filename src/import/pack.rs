@@ -9,11 +9,12 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::coding::Coding;
+use super::file::WeightFile;
 use super::groups::{Group, Member, Placed};
 use super::rows::Rows;
-use super::safetensors::{Dtype, Safetensors};
 use super::shards::{CHUNK, Weights};
-use super::table::{Content, Table, provenance};
+use super::table::{Content, Origin, Table, provenance};
 use super::{Error, detect};
 use crate::format::unpack::unpack_piece;
 use crate::format::{Hash, Manifest, PageId, PageRecord, Pages};
@@ -33,23 +34,23 @@ pub enum Purpose {
 pub(super) struct AssetFile {
     pub(super) name: String,
     pub(super) content: AssetContent,
-    pub(super) bytes: u64,
 }
 
-/// Where a carried file comes from.
+/// Where the bytes of a carried file are.
 #[derive(Debug)]
 pub(super) enum AssetContent {
-    /// A file beside the weights.
-    File(PathBuf),
-    /// Made from what the source says about itself.
+    /// In a file of so many bytes.
+    File(PathBuf, u64),
+    /// Here: it was made from something else.
     Made(Vec<u8>),
 }
 
 impl AssetFile {
-    /// A file made from what the source says about itself.
-    pub(super) fn of_bytes(name: &str, bytes: Vec<u8>) -> Self {
-        let len = bytes.len() as u64;
-        AssetFile { name: name.to_owned(), content: AssetContent::Made(bytes), bytes: len }
+    pub(super) fn bytes(&self) -> u64 {
+        match &self.content {
+            AssetContent::File(_, bytes) => *bytes,
+            AssetContent::Made(bytes) => bytes.len() as u64,
+        }
     }
 }
 
@@ -57,7 +58,7 @@ impl AssetFile {
 #[derive(Debug)]
 pub struct Packed {
     name: String,
-    files: Vec<(String, Safetensors)>,
+    files: Vec<(String, WeightFile)>,
     /// File and position of each tensor that members refer to.
     tensors: Vec<(usize, usize)>,
     /// Position in `Manifest::tensors` of each; none for ignored ones.
@@ -65,6 +66,8 @@ pub struct Packed {
     assets: Vec<AssetFile>,
     groups: Vec<Group>,
     content: Vec<Content>,
+    /// What happens to each tensor; none for ignored ones.
+    codings: Vec<Option<Coding>>,
     pages: Vec<PageRecord>,
     manifest: Manifest,
     purpose: Purpose,
@@ -98,10 +101,17 @@ impl Packed {
         weights: Weights,
         placed: Placed,
         assets: Vec<AssetFile>,
+        origin: Origin,
         purpose: Purpose,
     ) -> Self {
         let table = Table::new(&assets, &placed.groups);
-        let (tensors, listed) = table.tensors(&weights, &placed.groups);
+        let (tensors, listed) = table.tensors(&weights, &placed);
+        let mut codings = vec![None; weights.tensors.len()];
+        for member in placed.groups.iter().flat_map(|group| &group.members) {
+            if let Some(coding) = codings.get_mut(member.tensor) {
+                *coding = Some(member.coding);
+            }
+        }
         let passed = Passed {
             exact: vec![false; table.pages.len()],
             hashes: match purpose {
@@ -118,7 +128,7 @@ impl Packed {
             tensors,
             padding: Vec::new(),
             assets: table.assets,
-            provenance: provenance(&weights, &placed),
+            provenance: provenance(&weights, &placed, origin),
         };
         Packed {
             name,
@@ -128,6 +138,7 @@ impl Packed {
             assets,
             groups: placed.groups,
             content: table.content,
+            codings,
             pages: table.pages,
             manifest,
             purpose,
@@ -140,7 +151,7 @@ impl Packed {
         self.files.iter().any(|(file, _)| file == name)
     }
 
-    fn source(&self, tensor: usize) -> Option<(&Safetensors, usize)> {
+    fn source(&self, tensor: usize) -> Option<(&WeightFile, usize)> {
         let &(file, tensor) = self.tensors.get(tensor)?;
         Some((&self.files.get(file)?.1, tensor))
     }
@@ -166,7 +177,7 @@ impl Packed {
                 let Some(group) = self.groups.get(group) else {
                     return Ok(());
                 };
-                self.read_part(group, part, purpose, out)?;
+                self.read_part(group, part, out)?;
                 if purpose == Purpose::Convert {
                     self.check_exact(group, part, page, out)?;
                 }
@@ -181,11 +192,11 @@ impl Packed {
             return Ok(());
         };
         let path = match &asset.content {
-            AssetContent::File(path) => path,
+            AssetContent::File(path, _) => path,
             AssetContent::Made(bytes) => {
                 let start = usize::try_from(offset).unwrap_or(usize::MAX);
                 let part = bytes.get(start..).and_then(|rest| rest.get(..out.len()));
-                out.copy_from_slice(part.expect("the pages of a file are made from its length"));
+                out.copy_from_slice(part.expect("the pages of a file were made from its length"));
                 return Ok(());
             }
         };
@@ -201,13 +212,7 @@ impl Packed {
         file.read_exact(out).map_err(failed)
     }
 
-    fn read_part(
-        &self,
-        group: &Group,
-        part: u64,
-        purpose: Purpose,
-        out: &mut [u8],
-    ) -> Result<(), Error> {
+    fn read_part(&self, group: &Group, part: u64, out: &mut [u8]) -> Result<(), Error> {
         let planes = &group.geometry.planes;
         if planes.len() > 1 || planes.iter().any(|plane| plane.row_stride != plane.row_bytes) {
             out.fill(0);
@@ -215,26 +220,20 @@ impl Packed {
         for member in &group.members {
             let (rows, source) = self.rows(group, member, part)?;
             rows.pack(source, out).ok_or_else(|| self.not_exact(member))?;
-            if purpose == Purpose::Convert {
-                self.hash(member, &rows, source);
-            }
         }
         Ok(())
     }
 
-    /// The rows of a member that lie in a part, and their bytes in the source.
+    /// The rows of a member that lie in a part, and the bytes of their tensor.
     fn rows<'a>(
         &'a self,
         group: &'a Group,
-        member: &Member,
+        member: &'a Member,
         part: u64,
     ) -> Result<(Rows<'a>, &'a [u8]), Error> {
         let found = || {
             let (file, tensor) = self.source(member.tensor)?;
-            let format = file.tensors.get(tensor)?.dtype.format()?;
-            let rows = Rows::of(member, &group.geometry, part, format)?;
-            let bytes = file.bytes(tensor).get(rows.source()?)?;
-            Some((rows, bytes))
+            Some((Rows::of(member, &group.geometry, part)?, file.bytes(tensor)))
         };
         found().ok_or_else(|| self.not_exact(member))
     }
@@ -246,15 +245,11 @@ impl Packed {
     /// Says that the rows of a part have been passed.
     fn release(&self, group: &Group, part: u64) {
         for member in &group.members {
-            let format = |(file, tensor): (&Safetensors, usize)| {
-                file.tensors.get(tensor).map(|entry| entry.dtype)
-            };
             let Some((file, tensor)) = self.source(member.tensor) else {
                 continue;
             };
-            let format = format((file, tensor)).and_then(Dtype::format);
-            let rows = format.and_then(|format| Rows::of(member, &group.geometry, part, format));
-            if let Some(range) = rows.and_then(|rows| rows.source()) {
+            let rows = Rows::of(member, &group.geometry, part);
+            if let Some(range) = rows.and_then(|rows| rows.range()) {
                 file.release(tensor, range);
             }
         }
@@ -272,6 +267,8 @@ impl Packed {
         let mut unpacked = Vec::new();
         for member in &group.members {
             let (rows, source) = self.rows(group, member, part)?;
+            let listed_bytes = rows.listed(source).ok_or_else(|| self.not_exact(member))?;
+            self.hash(member, &rows, &listed_bytes);
             let listed = self.listed.get(member.tensor).copied().flatten();
             let tensor = listed.and_then(|listed| self.manifest.tensors.get(listed));
             let tensor = tensor.ok_or_else(|| self.not_exact(member))?;
@@ -280,7 +277,7 @@ impl Packed {
             let range = unpack_piece(&group.geometry, tensor, &piece, part, packed, &mut unpacked);
             let same =
                 matches!(range, Ok(range) if range.start == rows.source_row || rows.count == 0);
-            if !same || unpacked != source {
+            if !same || unpacked != *listed_bytes {
                 return Err(self.not_exact(member));
             }
         }
@@ -290,8 +287,8 @@ impl Packed {
         Ok(())
     }
 
-    /// Takes rows into the hash of their tensor.
-    fn hash(&self, member: &Member, rows: &Rows<'_>, source: &[u8]) {
+    /// Takes rows, given as they are listed, into the hash of their tensor.
+    fn hash(&self, member: &Member, rows: &Rows<'_>, listed_bytes: &[u8]) {
         let Some(listed) = self.listed.get(member.tensor).copied().flatten() else {
             return;
         };
@@ -304,10 +301,10 @@ impl Packed {
         let Hashing::Running(hasher, hashed) = state else {
             return;
         };
-        if rows.source_row > *hashed {
+        if rows.source_row > *hashed || !member.coding.in_order() {
             *state = Hashing::OutOfOrder;
         } else if rows.source_row == *hashed {
-            hasher.update_rayon(source);
+            hasher.update_rayon(listed_bytes);
             *hashed += rows.count;
             if Some(*hashed) == all {
                 *state = Hashing::Done(*hasher.finalize().as_bytes());
@@ -315,15 +312,32 @@ impl Packed {
         } // else: a page read a second time
     }
 
-    /// The hash of a source tensor, read again.
+    /// The hash of a tensor as it is listed, read again.
     fn hash_again(&self, tensor: usize) -> Hash {
         let mut hasher = blake3::Hasher::new();
-        if let Some((file, tensor)) = self.source(tensor) {
+        let coding = self.codings.get(tensor).copied().flatten();
+        let Some(((file, tensor), coding)) = self.source(tensor).zip(coding) else {
+            return *hasher.finalize().as_bytes();
+        };
+        let bytes = file.bytes(tensor);
+        if coding.is_exact() {
             let mut start = 0;
-            for chunk in file.bytes(tensor).chunks(CHUNK) {
+            for chunk in bytes.chunks(CHUNK) {
                 hasher.update_rayon(chunk);
                 file.release(tensor, start..start + chunk.len());
                 start += chunk.len();
+            }
+            return *hasher.finalize().as_bytes();
+        }
+        // Each of these rows was listed once before, when its page was checked.
+        let width = coding.source_bytes().unwrap_or(usize::MAX).max(1);
+        let mut listed = Vec::new();
+        for row in 0..bytes.len() / width {
+            let row = if coding.reordered { coding.source_row(row as u64) as usize } else { row };
+            listed.clear();
+            let source = bytes.get(row * width..(row + 1) * width);
+            if source.and_then(|source| coding.list(source, &mut listed)).is_some() {
+                hasher.update(&listed);
             }
         }
         *hasher.finalize().as_bytes()
@@ -377,7 +391,8 @@ impl Pages for Packed {
                 entry.hash = known.unwrap_or_else(|| self.hash_again(tensor));
             }
         }
-        manifest.provenance.exact_storage_preserved = true;
+        manifest.provenance.exact_storage_preserved =
+            self.codings.iter().flatten().all(Coding::is_exact);
         Ok(manifest)
     }
 }

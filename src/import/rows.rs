@@ -1,38 +1,37 @@
 //! Moving rows from a source tensor into a page.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use super::groups::Member;
 use crate::format::{Geometry, Plane, PlaneKind};
-use crate::quant::{Format, float};
 
 /// The rows of a member that lie in one part of its group.
 #[derive(Debug)]
 pub(super) struct Rows<'a> {
-    plane: &'a Plane,
-    /// Row of the source tensor that the first is.
+    member: &'a Member,
+    /// The planes that a row fills: one of a vector, all of a matrix.
+    planes: &'a [Plane],
+    /// Row of the source tensor that the first is, in the order of the group.
     pub(super) source_row: u64,
     /// How many.
     pub(super) count: u64,
     /// Row of the part that the first becomes.
     part_row: u64,
-    row_step: u64,
-    /// Format of the source.
-    format: Format,
 }
 
 impl<'a> Rows<'a> {
     /// `None` where a number overflows, or the member has no plane.
-    pub(super) fn of(
-        member: &Member,
-        geometry: &'a Geometry,
-        part: u64,
-        format: Format,
-    ) -> Option<Self> {
-        let plane = geometry.planes.get(member.plane as usize)?;
+    pub(super) fn of(member: &'a Member, geometry: &'a Geometry, part: u64) -> Option<Self> {
+        let at = member.plane as usize;
+        let plane = geometry.planes.get(at)?;
         let (start, rows) = match geometry.is_small() {
             true => (0, plane.rows),
             false => (part.checked_mul(geometry.part_rows)?, geometry.rows_of(part)),
+        };
+        let planes = match geometry.is_small() {
+            true => geometry.planes.get(at..=at)?,
+            false => geometry.planes.as_slice(),
         };
         // Row i of the member is row `first_row + i * row_step` of the group.
         let before = |row: u64| row.saturating_sub(member.first_row).div_ceil(member.row_step);
@@ -40,69 +39,123 @@ impl<'a> Rows<'a> {
         let end = before(start.checked_add(rows)?).min(member.rows);
         let group_row = member.row_step.checked_mul(first)?.checked_add(member.first_row)?;
         Some(Rows {
-            plane,
+            member,
+            planes,
             source_row: member.source_row.checked_add(first)?,
             count: end - first,
             part_row: group_row.saturating_sub(start),
-            row_step: member.row_step,
-            format,
         })
     }
 
-    /// Where the rows lie in the bytes of the source tensor.
-    pub(super) fn source(&self) -> Option<Range<usize>> {
-        let width = match self.plane.kind {
-            PlaneKind::Vector(_) => u64::from(self.format.bits()) / 8,
-            _ => self.plane.row_bytes,
-        };
-        let start = self.source_row.checked_mul(width)?;
-        let end = self.count.checked_mul(width)?.checked_add(start)?;
-        Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+    /// Where the rows lie in the bytes of the source tensor, the rest of their heads included.
+    pub(super) fn range(&self) -> Option<Range<usize>> {
+        let (mut start, mut end) = (self.source_row, self.source_row.checked_add(self.count)?);
+        if let Some(head_rows) = self.member.coding.head_rows {
+            start = start / head_rows * head_rows;
+            end = end.checked_next_multiple_of(head_rows)?;
+        }
+        let width = self.member.coding.source_bytes()?;
+        let place = |row: u64| usize::try_from(row).ok()?.checked_mul(width);
+        Some(place(start)?..place(end)?)
     }
 
-    /// Copies the rows, given as the source's bytes, into a part; 16-bit vectors are widened to F32.
+    /// The bytes of each row in the source tensor, given whole.
+    fn each<'s>(&self, tensor: &'s [u8]) -> impl Iterator<Item = Option<&'s [u8]>> {
+        let coding = self.member.coding;
+        let width = coding.source_bytes().unwrap_or(usize::MAX);
+        (self.source_row..self.source_row + self.count).map(move |row| {
+            let start = usize::try_from(coding.source_row(row)).ok()?.checked_mul(width)?;
+            tensor.get(start..start.checked_add(width)?)
+        })
+    }
+
+    /// What `extract` is to give for the rows.
+    pub(super) fn listed<'s>(&self, tensor: &'s [u8]) -> Option<Cow<'s, [u8]>> {
+        let coding = self.member.coding;
+        if coding.is_exact() && coding.in_order() {
+            return Some(Cow::Borrowed(tensor.get(self.range()?)?));
+        }
+        let mut listed = Vec::new();
+        self.each(tensor).try_for_each(|row| coding.list(row?, &mut listed))?;
+        Some(Cow::Owned(listed))
+    }
+
+    /// Writes the rows, given the source tensor whole, into a part.
     ///
-    /// `None` where they would leave the part.
-    pub(super) fn pack(&self, source: &[u8], part: &mut [u8]) -> Option<()> {
+    /// `None` where they would leave the part, or are not what their type says.
+    pub(super) fn pack(&self, tensor: &[u8], part: &mut [u8]) -> Option<()> {
         if self.count == 0 {
             return Some(());
         }
-        let start =
-            self.part_row.checked_mul(self.plane.row_stride)?.checked_add(self.plane.offset)?;
-        let out = part.get_mut(usize::try_from(start).ok()?..)?;
-        let stride = usize::try_from(self.plane.row_stride.checked_mul(self.row_step)?).ok()?;
-        let width = usize::try_from(self.plane.row_bytes).ok()?;
-        let needed =
-            usize::try_from(self.count - 1).ok()?.checked_mul(stride)?.checked_add(width)?;
-        let out = out.get_mut(..needed)?;
-        let widen: fn(u16) -> f32 = match (self.plane.kind, self.format) {
-            (PlaneKind::Vector(_), Format::BF16) => float::bf16_to_f32,
-            (PlaneKind::Vector(_), Format::F16) => float::f16_to_f32,
-            _ if stride == width => {
-                out.copy_from_slice(source);
-                return Some(());
+        let coding = self.member.coding;
+        if let [plane] = self.planes
+            && plane.row_stride == plane.row_bytes
+            && self.member.row_step == 1
+            && coding.in_order()
+            && coding.source_bytes()? as u64 == plane.row_bytes
+            && coding.source.encoding().is_some_and(|encoding| encoding == coding.stored)
+        {
+            let start = self.part_row.checked_mul(plane.row_stride)?.checked_add(plane.offset)?;
+            let source = tensor.get(self.range()?)?;
+            let start = usize::try_from(start).ok()?;
+            part.get_mut(start..start.checked_add(source.len())?)?.copy_from_slice(source);
+            return Some(());
+        }
+        let widths = self.widths();
+        let mut packed = vec![0; widths.iter().sum()];
+        for (nth, row) in self.each(tensor).enumerate() {
+            coding.pack(row?, &widths, &mut packed)?;
+            let part_row = (nth as u64).checked_mul(self.member.row_step)?;
+            let part_row = part_row.checked_add(self.part_row)?;
+            let mut rest = packed.as_slice();
+            for plane in self.planes {
+                let (bytes, after) = rest.split_at_checked(plane.row_bytes as usize)?;
+                let start = part_row.checked_mul(plane.row_stride)?.checked_add(plane.offset)?;
+                let start = usize::try_from(start).ok()?;
+                part.get_mut(start..start.checked_add(bytes.len())?)?.copy_from_slice(bytes);
+                rest = after;
             }
-            _ => {
-                for (out, row) in out.chunks_mut(stride).zip(source.chunks_exact(width)) {
-                    out.get_mut(..width)?.copy_from_slice(row);
-                }
-                return Some(());
-            }
-        };
-        for (out, half) in out.chunks_mut(stride).zip(source.as_chunks::<2>().0) {
-            let value = widen(u16::from_le_bytes(*half)).to_le_bytes();
-            out.get_mut(..width)?.copy_from_slice(&value);
         }
         Some(())
+    }
+
+    /// Bytes of a row in each plane, in the order of `quant::encoding`.
+    fn widths(&self) -> [usize; 5] {
+        let of = |kind| {
+            let plane = self.planes.iter().find(|plane| plane.kind == kind);
+            plane.map_or(0, |plane| plane.row_bytes as usize)
+        };
+        if let [Plane { kind: PlaneKind::Vector(_), row_bytes, .. }] = self.planes {
+            return [*row_bytes as usize, 0, 0, 0, 0];
+        }
+        [
+            of(PlaneKind::Codes),
+            of(PlaneKind::HighCodes),
+            of(PlaneKind::Scales),
+            of(PlaneKind::SubScales),
+            of(PlaneKind::Zeros),
+        ]
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::coding::Coding;
     use super::*;
+    use crate::quant::gguf::TensorType;
+    use crate::quant::{Encoding, Format};
 
-    fn member(rows: u64, first_row: u64, row_step: u64) -> Member {
-        Member { tensor: 0, plane: 0, source_row: 0, rows, first_row, row_step }
+    fn member(rows: u64, first_row: u64, row_step: u64, cols: u64) -> Member {
+        let coding = Coding {
+            source: TensorType::F32,
+            stored: Encoding::plain(Format::F32),
+            listed: TensorType::F32,
+            cols,
+            vector: false,
+            head_rows: None,
+            reordered: false,
+        };
+        Member { tensor: 0, plane: 0, source_row: 0, rows, first_row, row_step, coding }
     }
 
     #[test]
@@ -110,8 +163,8 @@ mod tests {
         // 2 x 9,000 rows of 4,096 bytes: parts of 8,192 rows, so 4,096 rows of each member in a part.
         let geometry = Geometry::matrix(Format::F32, 18_000, 1_024).expect("fits");
         let of = |first_row, part| {
-            let member = member(9_000, first_row, 2);
-            let rows = Rows::of(&member, &geometry, part, Format::F32).expect("fits");
+            let member = member(9_000, first_row, 2, 1_024);
+            let rows = Rows::of(&member, &geometry, part).expect("fits");
             (rows.source_row, rows.count, rows.part_row)
         };
 
@@ -126,8 +179,8 @@ mod tests {
     fn members_that_follow_each_other_share_the_part_where_one_ends() {
         let geometry = Geometry::matrix(Format::F32, 16_400, 1_024).expect("fits");
         let of = |rows, first_row, part| {
-            let member = member(rows, first_row, 1);
-            let rows = Rows::of(&member, &geometry, part, Format::F32).expect("fits");
+            let member = member(rows, first_row, 1, 1_024);
+            let rows = Rows::of(&member, &geometry, part).expect("fits");
             (rows.source_row, rows.count, rows.part_row)
         };
 
@@ -140,7 +193,8 @@ mod tests {
     #[test]
     fn rows_that_would_leave_the_part_are_not_packed() {
         let geometry = Geometry::matrix(Format::F32, 4, 4).expect("fits");
-        let rows = Rows::of(&member(4, 0, 1), &geometry, 0, Format::F32).expect("fits");
+        let member = member(4, 0, 1, 4);
+        let rows = Rows::of(&member, &geometry, 0).expect("fits");
 
         assert_eq!(rows.pack(&[1; 64], &mut [0; 63]), None);
         assert_eq!(rows.pack(&[1; 64], &mut [0; 64]), Some(()));

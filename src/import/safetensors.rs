@@ -9,93 +9,32 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
-use std::ops::Range;
 use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
+use super::file::{Entry, WeightFile};
 use super::json::UniqueMap;
 use super::map::Map;
 use super::{Error, detect};
 use crate::format::grouped;
-use crate::quant::Format;
 
 /// A header above this is refused, as the reference implementation does.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 /// The largest rank of a tensor accepted from a file.
 const MAX_RANK: usize = 16;
 
-/// An open file.
-#[derive(Debug)]
-pub(super) struct Safetensors {
-    map: Map,
-    /// Tensors in the order they lie.
-    pub(super) tensors: Vec<Entry>,
-    /// The file's own notes about itself.
-    pub(super) metadata: BTreeMap<String, String>,
-}
-
-/// One tensor of a file.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    /// Its name.
-    pub(super) name: String,
-    /// Its number type.
-    pub(super) dtype: Dtype,
-    /// Its shape.
-    pub(super) shape: Vec<u64>,
-    /// Its bytes in the file.
-    pub(super) range: Range<usize>,
-}
-
-impl Safetensors {
-    /// Maps a file and reads its header.
-    ///
-    /// **Errors**: [`Error::Safetensors`] with what is wrong; [`Error::LfsPointer`] and [`Error::Html`] for what
-    /// is often found in its place.
-    pub(super) fn open(path: &Path) -> Result<Self, Error> {
-        let map = Map::open(path)?;
-        detect::refuse_placeholder(path, map.bytes())?;
-        let header = Header::parse(map.bytes())
-            .map_err(|problem| Error::Safetensors { path: path.to_owned(), problem })?;
-        Ok(Safetensors { map, tensors: header.tensors, metadata: header.metadata })
-    }
-
-    /// A file of another kind that holds such tensors; their places were checked against its length.
-    pub(super) fn of_parts(
-        map: Map,
-        tensors: Vec<Entry>,
-        metadata: BTreeMap<String, String>,
-    ) -> Self {
-        Safetensors { map, tensors, metadata }
-    }
-
-    /// The file.
-    pub(super) fn path(&self) -> &Path {
-        self.map.path()
-    }
-
-    /// Bytes of the file.
-    pub(super) fn len(&self) -> u64 {
-        self.map.bytes().len() as u64
-    }
-
-    /// The bytes of a tensor.
-    pub(super) fn bytes(&self, tensor: usize) -> &[u8] {
-        self.tensors
-            .get(tensor)
-            .and_then(|entry| self.map.bytes().get(entry.range.clone()))
-            .unwrap_or_default()
-    }
-
-    /// Says that bytes `range` of a tensor have been passed.
-    pub(super) fn release(&self, tensor: usize, range: Range<usize>) {
-        if let Some(entry) = self.tensors.get(tensor) {
-            let start = entry.range.start;
-            self.map.release(start + range.start..start + range.end);
-        }
-    }
+/// Maps a file and reads its header.
+///
+/// **Errors**: [`Error::Safetensors`] with what is wrong; [`Error::LfsPointer`] and [`Error::Html`] for what
+/// is often found in its place.
+pub(super) fn open(path: &Path) -> Result<WeightFile, Error> {
+    let map = Map::open(path)?;
+    detect::refuse_placeholder(path, map.bytes())?;
+    let header = Header::parse(map.bytes())
+        .map_err(|problem| Error::Safetensors { path: path.to_owned(), problem })?;
+    Ok(WeightFile::new(map, header.tensors, header.metadata))
 }
 
 /// What the header of a file says, checked.
@@ -208,7 +147,7 @@ impl RawEntry {
         let (Some(first), Some(last)) = (place(start), place(end)) else {
             return Err(Problem::DataLength { stated: end, found: data_len });
         };
-        Ok(Entry { name: tensor, dtype, shape: self.shape, range: first..last })
+        Ok(Entry { name: tensor, dtype: dtype.name(), shape: self.shape, range: first..last })
     }
 }
 
@@ -295,17 +234,6 @@ impl Dtype {
     #[must_use]
     pub fn bits(self) -> u64 {
         self.1
-    }
-
-    /// The format that stores such numbers as they are, if this version has one.
-    #[must_use]
-    pub fn format(self) -> Option<Format> {
-        match self.0 {
-            "F32" => Some(Format::F32),
-            "F16" => Some(Format::F16),
-            "BF16" => Some(Format::BF16),
-            _ => None,
-        }
     }
 }
 

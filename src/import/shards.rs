@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::Error;
+use super::file::{Entry, WeightFile};
 use super::json::{self, UniqueMap};
-use super::safetensors::{Entry, Safetensors};
+use super::safetensors;
 
 /// The file of a model that is not cut into shards.
 const SINGLE: &str = "model.safetensors";
@@ -17,19 +18,14 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Endings of weight files that this program does not read.
 const FOREIGN: &[&str] = &[".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf"];
 
-/// What a folder in the layout of the hub is called in an archive made of it.
-const SOURCE: &str = "huggingface";
-
 /// Bytes compared or hashed before they are released.
 pub(super) const CHUNK: usize = 32 << 20;
 
 /// The open weight files of a model.
 #[derive(Debug)]
 pub(super) struct Weights {
-    /// The kind of container they are in, for the record.
-    pub(super) source: &'static str,
     /// The files, by name.
-    pub(super) files: Vec<(String, Safetensors)>,
+    pub(super) files: Vec<(String, WeightFile)>,
     /// The model's tensors: file, and position in it. In source order.
     pub(super) tensors: Vec<(usize, usize)>,
     /// Tensors in these files that the index does not list.
@@ -50,14 +46,8 @@ impl Weights {
         let weights = if names.contains(INDEX) {
             Self::open_shards(folder, names)?
         } else if names.contains(SINGLE) {
-            let file = Safetensors::open(&folder.join(SINGLE))?;
-            Weights {
-                source: SOURCE,
-                tensors: (0..file.tensors.len()).map(|tensor| (0, tensor)).collect(),
-                files: vec![(SINGLE.to_owned(), file)],
-                unlisted: Vec::new(),
-                notes: Vec::new(),
-            }
+            let file = safetensors::open(&folder.join(SINGLE))?;
+            Self::of_files(vec![(SINGLE.to_owned(), file)])
         } else {
             return Err(no_weights(folder, names));
         };
@@ -65,6 +55,15 @@ impl Weights {
             return Err(Error::NoTensors { path: folder.to_owned() });
         }
         Ok(weights.note_strays(names))
+    }
+
+    /// Files that name no others.
+    pub(super) fn of_files(files: Vec<(String, WeightFile)>) -> Self {
+        let all = |(at, (_, file)): (usize, &(String, WeightFile))| {
+            (0..file.tensors.len()).map(move |tensor| (at, tensor)).collect::<Vec<_>>()
+        };
+        let tensors = files.iter().enumerate().flat_map(all).collect();
+        Weights { files, tensors, unlisted: Vec::new(), notes: Vec::new() }
     }
 
     /// The file's description of a tensor.
@@ -110,7 +109,7 @@ impl Weights {
         let missing = shards.iter().find(|shard| !names.contains(**shard));
         let present = shards.iter().filter(|shard| names.contains(**shard));
         let files = present
-            .map(|shard| Ok(((*shard).clone(), Safetensors::open(&folder.join(shard))?)))
+            .map(|shard| Ok(((*shard).clone(), safetensors::open(&folder.join(shard))?)))
             .collect::<Result<Vec<_>, Error>>()?;
         if let Some(shard) = missing {
             let held: BTreeSet<&String> = files
@@ -123,13 +122,8 @@ impl Weights {
                 complete_without: map.keys().all(|tensor| held.contains(tensor)),
             });
         }
-        let mut weights = Weights {
-            source: SOURCE,
-            files,
-            tensors: Vec::new(),
-            unlisted: Vec::new(),
-            notes: Vec::new(),
-        };
+        let mut weights =
+            Weights { files, tensors: Vec::new(), unlisted: Vec::new(), notes: Vec::new() };
         weights.cross_check(&path, &map)?;
         Ok(weights)
     }
@@ -208,9 +202,6 @@ fn no_weights(folder: &Path, names: &BTreeSet<String>) -> Error {
     if let Some(shard) = shard {
         let shard = shard.clone();
         return Error::NoIndex { path, shard };
-    }
-    if let Some(gguf) = names.iter().find(|name| name.ends_with(".gguf")) {
-        return Error::Later { path: folder.join(gguf), what: "GGUF files" };
     }
     let foreign = |name: &&String| {
         name.ends_with(".safetensors") || FOREIGN.iter().any(|ending| name.ends_with(ending))

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use super::coding::Coding;
 use super::groups::{Group, Placed};
 use super::pack::AssetFile;
 use super::shards::Weights;
-use crate::format::manifest::{Asset, Ignored, Piece, Provenance, SourceFile, Tensor, Transform};
+use crate::format::manifest::{Asset, Ignored, Piece, Provenance, SourceFile, Tensor};
 use crate::format::record::number;
 use crate::format::{Geometry, MAX_PART_BYTES, PageRecord};
-use crate::quant::Format;
 
 /// What a page holds.
 #[derive(Clone, Copy, Debug)]
@@ -39,9 +39,9 @@ impl Table {
             table.assets.push(Asset {
                 name: file.name.clone(),
                 page: table.pages.len() as u32,
-                bytes: file.bytes,
+                bytes: file.bytes(),
             });
-            for record in PageRecord::of_asset(file.bytes) {
+            for record in PageRecord::of_asset(file.bytes()) {
                 let offset = u64::from(record.part) * MAX_PART_BYTES;
                 table.content.push(Content::Asset { asset, offset });
                 table.pages.push(record);
@@ -76,19 +76,19 @@ impl Table {
     pub(super) fn tensors(
         &self,
         weights: &Weights,
-        groups: &[Group],
+        placed: &Placed,
     ) -> (Vec<Tensor>, Vec<Option<usize>>) {
-        let mut pieces: BTreeMap<usize, (bool, Vec<Piece>)> = BTreeMap::new();
-        for (group, &page) in groups.iter().zip(&self.first_pages) {
+        let mut pieces: BTreeMap<usize, (Coding, Vec<Piece>)> = BTreeMap::new();
+        for (group, &page) in placed.groups.iter().zip(&self.first_pages) {
             for member in &group.members {
-                let (is_vector, pieces) = pieces.entry(member.tensor).or_default();
-                *is_vector = group.geometry.is_small();
+                let (_, pieces) =
+                    pieces.entry(member.tensor).or_insert_with(|| (member.coding, Vec::new()));
                 pieces.push(member.piece(page));
             }
         }
         let mut tensors = Vec::with_capacity(pieces.len());
         let mut listed = vec![None; weights.tensors.len()];
-        for (tensor, (is_vector, mut pieces)) in pieces {
+        for (tensor, (coding, mut pieces)) in pieces {
             let at = weights.tensors.get(tensor).copied();
             let Some((at, entry)) = at.and_then(|at| Some((at, weights.entry(at)?))) else {
                 continue;
@@ -96,15 +96,14 @@ impl Table {
             if let Some(listed) = listed.get_mut(tensor) {
                 *listed = Some(tensors.len());
             }
-            let widened = is_vector && entry.dtype.format() != Some(Format::F32);
             pieces.sort_by_key(|piece| piece.source_row);
             tensors.push(Tensor {
-                name: entry.name.clone(),
+                name: placed.renamed.get(&tensor).unwrap_or(&entry.name).clone(),
                 file: at.0 as u32,
-                dtype: entry.dtype.name().to_owned(),
+                dtype: coding.listed.name().to_owned(),
                 shape: entry.shape.clone(),
                 hash: [0; 32],
-                transform: widened.then_some(Transform::WidenF32).into_iter().collect(),
+                transform: coding.transform(),
                 pieces,
             });
         }
@@ -112,8 +111,15 @@ impl Table {
     }
 }
 
+/// What kind of source, and what was done to its numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    pub(super) source: &'static str,
+    pub(super) profile: &'static str,
+}
+
 /// Where the pages come from.
-pub(super) fn provenance(weights: &Weights, placed: &Placed) -> Provenance {
+pub(super) fn provenance(weights: &Weights, placed: &Placed, origin: Origin) -> Provenance {
     let unused = placed
         .ignored
         .iter()
@@ -132,10 +138,10 @@ pub(super) fn provenance(weights: &Weights, placed: &Placed) -> Provenance {
     });
     Provenance {
         tool: concat!("thin ", env!("CARGO_PKG_VERSION")).to_owned(),
-        source: weights.source.to_owned(),
+        source: origin.source.to_owned(),
         files: files.collect(),
         ignored: ignored.collect(),
-        profile: "safe".to_owned(),
+        profile: origin.profile.to_owned(),
         exact_storage_preserved: false, // known when every page has been unpacked again
     }
 }

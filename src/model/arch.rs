@@ -30,16 +30,38 @@ pub struct Architecture {
     pub mlp_bias: Bias,
     /// Per-head norm of queries and keys.
     pub qk_norm: bool,
+    /// Whether `partial_rotary_factor` means something to it; the reference library ignores it elsewhere.
+    pub partial_rotary: bool,
     /// Which layers see only a window.
     pub window: Window,
     /// Which layers have positions.
     pub positions: Positions,
+    /// Its tensors, as safetensors files name them.
+    pub names: Names,
+    /// Its tensors and conventions in GGUF files; none where it is not read from those.
+    pub gguf: Option<Gguf>,
+}
+
+/// What tensors are called in one kind of file.
+#[derive(Debug)]
+pub struct Names {
     /// What `{model}` stands for in a pattern; the first is what files usually have.
     pub prefixes: &'static [&'static str],
-    /// Its tensors.
+    /// The tensors.
     pub tensors: &'static [&'static [TensorName]],
     /// Tensors a file may have that inference has no use for: pattern and reason.
     pub ignored: &'static [(&'static str, &'static str)],
+}
+
+/// How a family is written in GGUF files.
+#[derive(Debug)]
+pub struct Gguf {
+    /// `general.architecture`, and the prefix of its metadata keys.
+    pub architecture: &'static str,
+    /// Its tensors.
+    pub names: Names,
+    /// Whether rows of queries and keys are ordered for rotation of neighbouring pairs.
+    pub interleaved: bool,
 }
 
 /// Values of absent keys: those of the reference library's configuration class.
@@ -52,7 +74,7 @@ pub struct Defaults {
     /// The context length.
     pub max_position_embeddings: u32,
     /// Base of the rotary frequencies; none where versions of the library disagree, so that the key is required.
-    pub rope_theta: Option<f64>,
+    pub rope_theta: f64,
     /// Width of a head; none for `hidden_size / num_attention_heads`.
     pub head_dim: Option<u32>,
     /// Keys visible to a query.
@@ -145,14 +167,11 @@ pub static ARCHITECTURES: &[Architecture] = &[
         classes: &["LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM"],
         special: "grouped-query attention; llama3, linear and YaRN position scaling; optional biases",
         goldens: &["llama", "llama-tied", "llama-sharded", "llama-bias-linear"],
-        defaults: Defaults {
-            rope_theta: Some(10_000.0),
-            max_position_embeddings: 2_048,
-            ..DEFAULTS
-        },
+        defaults: Defaults { max_position_embeddings: 2_048, ..DEFAULTS },
         qkv_bias: Bias::If("attention_bias"),
         attn_out_bias: Bias::If("attention_bias"),
         mlp_bias: Bias::If("mlp_bias"),
+        gguf: Some(Gguf { architecture: "llama", names: GGUF_NAMES, interleaved: true }),
         ..PLAIN
     },
     Architecture {
@@ -161,7 +180,6 @@ pub static ARCHITECTURES: &[Architecture] = &[
         special: "sliding window in every layer where the config has one; free head width",
         goldens: &["mistral"],
         defaults: Defaults {
-            rope_theta: Some(10_000.0),
             max_position_embeddings: 131_072,
             sliding_window: Some(4_096),
             ..DEFAULTS
@@ -177,6 +195,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         defaults: Defaults { sliding_window: Some(4_096), ..DEFAULTS },
         qkv_bias: Bias::Always,
         window: Window::FromMaxWindowLayers,
+        gguf: gguf("qwen2", GGUF_NAMES.tensors),
         ..PLAIN
     },
     Architecture {
@@ -189,7 +208,8 @@ pub static ARCHITECTURES: &[Architecture] = &[
         attn_out_bias: Bias::If("attention_bias"),
         qk_norm: true,
         window: Window::FromMaxWindowLayers,
-        tensors: &[MODEL, ATTENTION, QK_NORMS, FEED_FORWARD],
+        names: Names { tensors: &[MODEL, ATTENTION, QK_NORMS, FEED_FORWARD], ..NAMES },
+        gguf: gguf("qwen3", &[GGUF_MODEL, GGUF_ATTENTION, GGUF_QK_NORMS, GGUF_FEED_FORWARD]),
         ..PLAIN
     },
     Architecture {
@@ -197,11 +217,12 @@ pub static ARCHITECTURES: &[Architecture] = &[
         classes: &["SmolLM3ForCausalLM", "SmolLM3Model"],
         special: "every fourth layer without positions; tied unless the config says otherwise",
         goldens: &["smollm3"],
-        defaults: Defaults { tie_word_embeddings: true, ..DEFAULTS },
+        defaults: Defaults { tie_word_embeddings: true, rope_theta: 2_000_000.0, ..DEFAULTS },
         qkv_bias: Bias::If("attention_bias"),
         attn_out_bias: Bias::If("attention_bias"),
         mlp_bias: Bias::If("mlp_bias"),
         window: Window::WithoutPositions,
+        gguf: Some(Gguf { architecture: "smollm3", names: GGUF_NAMES, interleaved: true }),
         positions: Positions::NoRopeLayers,
         ..PLAIN
     },
@@ -210,14 +231,11 @@ pub static ARCHITECTURES: &[Architecture] = &[
         classes: &["Phi3ForCausalLM", "Phi3Model"],
         special: "fused query-key-value and gate-up projections; rotation of part of a head",
         goldens: &["phi3"],
-        defaults: Defaults {
-            rms_norm_eps: 1e-5,
-            rope_theta: Some(10_000.0),
-            max_position_embeddings: 4_096,
-            ..DEFAULTS
-        },
+        defaults: Defaults { rms_norm_eps: 1e-5, max_position_embeddings: 4_096, ..DEFAULTS },
         window: Window::Every,
-        tensors: &[MODEL, FUSED_ATTENTION, FUSED_FEED_FORWARD],
+        partial_rotary: true,
+        names: Names { tensors: &[MODEL, FUSED_ATTENTION, FUSED_FEED_FORWARD], ..NAMES },
+        gguf: gguf("phi3", &[GGUF_MODEL, GGUF_FUSED_ATTENTION, GGUF_FUSED_FEED_FORWARD]),
         ..PLAIN
     },
 ];
@@ -227,7 +245,7 @@ const DEFAULTS: Defaults = Defaults {
     tie_word_embeddings: false,
     rms_norm_eps: 1e-6,
     max_position_embeddings: 32_768,
-    rope_theta: None,
+    rope_theta: 10_000.0,
     head_dim: None,
     sliding_window: None,
 };
@@ -243,8 +261,15 @@ const PLAIN: Architecture = Architecture {
     attn_out_bias: Bias::Never,
     mlp_bias: Bias::Never,
     qk_norm: false,
+    partial_rotary: false,
     window: Window::Never,
     positions: Positions::Every,
+    names: NAMES,
+    gguf: None,
+};
+
+/// What most safetensors files have.
+const NAMES: Names = Names {
     prefixes: &["model.", ""],
     tensors: &[MODEL, ATTENTION, FEED_FORWARD],
     ignored: &[(
@@ -252,6 +277,28 @@ const PLAIN: Architecture = Architecture {
         "rotary frequencies are computed from the config",
     )],
 };
+
+/// What most GGUF files have.
+const GGUF_NAMES: Names = Names {
+    prefixes: &[""],
+    tensors: &[GGUF_MODEL, GGUF_ATTENTION, GGUF_FEED_FORWARD],
+    ignored: &[
+        (ROPE_FREQS, "its factors are part of the model's description"),
+        ("blk.{layer}.attn_rot_embd.weight", "rotary frequencies are computed from the metadata"),
+    ],
+};
+
+/// The tensor of a GGUF file that divides rotary frequencies.
+pub const ROPE_FREQS: &str = "rope_freqs.weight";
+
+/// A family whose GGUF files keep the row order of its checkpoints.
+const fn gguf(
+    architecture: &'static str,
+    tensors: &'static [&'static [TensorName]],
+) -> Option<Gguf> {
+    let names = Names { tensors, ..GGUF_NAMES };
+    Some(Gguf { architecture, names, interleaved: false })
+}
 
 const fn matrix(pattern: &'static str, role: Role, parts: &'static [Part]) -> TensorName {
     TensorName { pattern, home: Home::Matrix(role), parts }
@@ -325,6 +372,55 @@ const FUSED_FEED_FORWARD: &[TensorName] = &[
     matrix("{model}layers.{layer}.mlp.down_proj.weight", Role::FfnDown, WHOLE),
 ];
 
+/// Embedding, norms, head of a GGUF file.
+const GGUF_MODEL: &[TensorName] = &[
+    matrix("token_embd.weight", Role::Embed, WHOLE),
+    vector("blk.{layer}.attn_norm.weight", Vector::AttnNorm, WHOLE),
+    vector("blk.{layer}.ffn_norm.weight", Vector::FfnNorm, WHOLE),
+    vector("output_norm.weight", Vector::FinalNorm, WHOLE),
+    matrix("output.weight", Role::Head, WHOLE),
+];
+
+/// Query, key, value and output projections of a GGUF file.
+const GGUF_ATTENTION: &[TensorName] = &[
+    matrix("blk.{layer}.attn_q.weight", Role::AttnQkv, Q),
+    matrix("blk.{layer}.attn_k.weight", Role::AttnQkv, K),
+    matrix("blk.{layer}.attn_v.weight", Role::AttnQkv, V),
+    matrix("blk.{layer}.attn_output.weight", Role::AttnOut, WHOLE),
+    vector("blk.{layer}.attn_q.bias", Vector::AttnQkvBias, Q),
+    vector("blk.{layer}.attn_k.bias", Vector::AttnQkvBias, K),
+    vector("blk.{layer}.attn_v.bias", Vector::AttnQkvBias, V),
+    vector("blk.{layer}.attn_output.bias", Vector::AttnOutBias, WHOLE),
+];
+
+/// Norms of each query and key head of a GGUF file.
+const GGUF_QK_NORMS: &[TensorName] = &[
+    vector("blk.{layer}.attn_q_norm.weight", Vector::QNorm, WHOLE),
+    vector("blk.{layer}.attn_k_norm.weight", Vector::KNorm, WHOLE),
+];
+
+/// Gate, up and down projections of a GGUF file.
+const GGUF_FEED_FORWARD: &[TensorName] = &[
+    matrix("blk.{layer}.ffn_gate.weight", Role::FfnGateUp, GATE),
+    matrix("blk.{layer}.ffn_up.weight", Role::FfnGateUp, UP),
+    matrix("blk.{layer}.ffn_down.weight", Role::FfnDown, WHOLE),
+    vector("blk.{layer}.ffn_gate.bias", Vector::FfnGateUpBias, GATE),
+    vector("blk.{layer}.ffn_up.bias", Vector::FfnGateUpBias, UP),
+    vector("blk.{layer}.ffn_down.bias", Vector::FfnDownBias, WHOLE),
+];
+
+/// Query, key and value rows in one tensor of a GGUF file.
+const GGUF_FUSED_ATTENTION: &[TensorName] = &[
+    matrix("blk.{layer}.attn_qkv.weight", Role::AttnQkv, &[Part::Q, Part::K, Part::V]),
+    matrix("blk.{layer}.attn_output.weight", Role::AttnOut, WHOLE),
+];
+
+/// Gate rows, then up rows, in one tensor of a GGUF file.
+const GGUF_FUSED_FEED_FORWARD: &[TensorName] = &[
+    matrix("blk.{layer}.ffn_up.weight", Role::FfnGateUp, &[Part::Gate, Part::Up]),
+    matrix("blk.{layer}.ffn_down.weight", Role::FfnDown, WHOLE),
+];
+
 /// The row with this `model_type`.
 #[must_use]
 pub fn by_model_type(model_type: &str) -> Option<&'static Architecture> {
@@ -337,8 +433,17 @@ pub fn by_class(class: &str) -> Option<&'static Architecture> {
     ARCHITECTURES.iter().find(|row| row.classes.contains(&class))
 }
 
-impl Architecture {
-    /// What a tensor's name means in this architecture, if anything.
+/// The row whose GGUF files have this `general.architecture`.
+#[must_use]
+pub fn by_gguf(architecture: &str) -> Option<(&'static Architecture, &'static Gguf)> {
+    ARCHITECTURES.iter().find_map(|row| {
+        let gguf = row.gguf.as_ref().filter(|gguf| gguf.architecture == architecture)?;
+        Some((row, gguf))
+    })
+}
+
+impl Names {
+    /// What a tensor's name means in these files, if anything.
     #[must_use]
     pub fn place(&'static self, name: &str) -> Option<Place> {
         let of_model =
@@ -403,11 +508,8 @@ mod tests {
         by_model_type("llama").expect("a row")
     }
 
-    fn found(
-        row: &'static Architecture,
-        name: &str,
-    ) -> Option<(Home, &'static [Part], Option<u32>)> {
-        match row.place(name)? {
+    fn found(names: &'static Names, name: &str) -> Option<(Home, &'static [Part], Option<u32>)> {
+        match names.place(name)? {
             Place::Tensor(tensor, layer) => Some((tensor.home, tensor.parts, layer)),
             Place::Ignored(_) => None,
         }
@@ -417,7 +519,7 @@ mod tests {
     fn names_are_found_with_and_without_the_model_prefix() {
         for name in ["model.layers.17.self_attn.k_proj.weight", "layers.17.self_attn.k_proj.weight"]
         {
-            let place = found(llama(), name);
+            let place = found(&llama().names, name);
 
             assert_eq!(place, Some((Home::Matrix(Role::AttnQkv), K, Some(17))));
         }
@@ -435,13 +537,13 @@ mod tests {
             "model.lm_head.weight",
             "",
         ] {
-            assert!(llama().place(name).is_none(), "{name}");
+            assert!(llama().names.place(name).is_none(), "{name}");
         }
     }
 
     #[test]
     fn frequencies_stored_by_old_files_are_ignored_with_a_reason() {
-        let place = llama().place("model.layers.3.self_attn.rotary_emb.inv_freq");
+        let place = llama().names.place("model.layers.3.self_attn.rotary_emb.inv_freq");
 
         assert!(matches!(place, Some(Place::Ignored(reason)) if reason.contains("computed")));
     }
@@ -456,11 +558,14 @@ mod tests {
                     .iter()
                     .all(|class| by_class(class).is_some_and(|found| { std::ptr::eq(found, row) }))
             );
-            for tensor in row.rows() {
-                let layer = tensor.pattern.contains("{layer}").then_some(5);
-                for &part in tensor.parts {
-                    let name = row.usual_name(tensor.home, part, layer);
-                    assert_eq!(found(row, &name), Some((tensor.home, tensor.parts, layer)));
+            let gguf = row.gguf.iter().map(|gguf| &gguf.names);
+            for names in std::iter::once(&row.names).chain(gguf) {
+                for tensor in names.rows() {
+                    let layer = tensor.pattern.contains("{layer}").then_some(5);
+                    for &part in tensor.parts {
+                        let name = names.usual_name(tensor.home, part, layer);
+                        assert_eq!(found(names, &name), Some((tensor.home, tensor.parts, layer)));
+                    }
                 }
             }
         }

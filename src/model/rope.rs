@@ -26,6 +26,11 @@ impl RopeTable {
             RopeScaling::Linear { factor } => {
                 (base.iter().map(|freq| freq / factor).collect(), 1.0)
             }
+            RopeScaling::Factors { factors } => {
+                let divided =
+                    base.iter().zip(factors).map(|(freq, factor)| freq / f64::from(*factor));
+                (divided.collect(), 1.0)
+            }
             RopeScaling::Llama3 {
                 factor,
                 low_freq_factor,

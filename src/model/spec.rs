@@ -124,6 +124,11 @@ pub enum RopeScaling {
         /// The context length before stretching.
         original_max_position_embeddings: u32,
     },
+    /// Each frequency divided by a factor of its own: how GGUF files write Llama 3's stretch.
+    Factors {
+        /// One for each rotated pair.
+        factors: Vec<f32>,
+    },
     /// YaRN, Peng et al. 2023, arXiv 2309.00071.
     Yarn {
         /// Stretch.
@@ -237,7 +242,10 @@ impl ModelSpec {
             RopeScaling::Yarn { factor, original_max_position_embeddings, .. } => {
                 (f64::from(original_max_position_embeddings) * factor) as u32
             }
-            RopeScaling::Default | RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => 0,
+            RopeScaling::Default
+            | RopeScaling::Linear { .. }
+            | RopeScaling::Llama3 { .. }
+            | RopeScaling::Factors { .. } => 0,
         });
         stretched.fold(self.max_position_embeddings, u32::max)
     }
@@ -307,6 +315,12 @@ impl RopeSpec {
         match self.scaling {
             RopeScaling::Default => Ok(()),
             RopeScaling::Linear { factor } => rope("factor", factor, 1e-3, 1e6),
+            RopeScaling::Factors { ref factors } => {
+                let pairs = f64::from(self.rotary_dim / 2);
+                rope("number of factors", factors.len() as f64, pairs, pairs)?;
+                let mut factors = factors.iter();
+                factors.try_for_each(|factor| rope("factor", f64::from(*factor), 1e-3, 1e6))
+            }
             RopeScaling::Llama3 {
                 factor,
                 low_freq_factor,

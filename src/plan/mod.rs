@@ -27,6 +27,16 @@ pub struct Group {
     pub first_page: PageId,
     /// Pages.
     pub parts: u32,
+    /// Which parts share a buffer; one run unless [`Plan::split`] cut it.
+    pub runs: Vec<std::ops::Range<u32>>,
+}
+
+impl Group {
+    /// Bytes of all its buffers.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.runs.iter().map(|parts| self.geometry.run_bytes(parts)).sum()
+    }
 }
 
 /// Number format of cached keys and values.
@@ -216,6 +226,16 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Cuts groups between parts so that no buffer exceeds `max_bytes`; a part is never cut.
+    pub fn split(&mut self, max_bytes: u64) {
+        for group in &mut self.groups {
+            let stride = group.geometry.part_stride.max(1);
+            let most = u32::try_from(max_bytes / stride).unwrap_or(u32::MAX).clamp(1, group.parts);
+            let starts = (0..group.parts).step_by(most as usize);
+            group.runs = starts.map(|first| first..(first + most).min(group.parts)).collect();
+        }
+    }
+
     /// The group with this role and layer.
     #[must_use]
     pub fn find(&self, role: Role, layer: Option<u32>) -> Option<GroupId> {
@@ -223,6 +243,15 @@ impl Plan {
             group.role == role && group.layer == layer && group.expert.is_none()
         })?;
         u32::try_from(index).ok().map(GroupId)
+    }
+
+    /// The groups that together are this role of this layer, in the order of their rows: several where members
+    /// are stored in different formats (queries and keys, then values).
+    pub fn runs(&self, role: Role, layer: Option<u32>) -> impl Iterator<Item = GroupId> {
+        (0u32..).zip(&self.groups).filter_map(move |(id, group)| {
+            let same = group.role == role && group.layer == layer && group.expert.is_none();
+            same.then_some(GroupId(id))
+        })
     }
 
     /// The group behind an id of this plan.
@@ -241,7 +270,7 @@ impl Plan {
     #[must_use]
     pub fn by_purpose(&self) -> Purposes {
         Purposes {
-            weights: self.groups.iter().map(|group| group.geometry.bytes()).sum(),
+            weights: self.groups.iter().map(Group::bytes).sum(),
             kv: self.kv.iter().map(KvLayout::bytes).sum(),
             activations: 0,
         }
@@ -265,7 +294,7 @@ impl Plan {
         let at = Some(index);
         let qkv = u64::from(ModelSpec::qkv_rows(layer));
         let ffn = u64::from(layer.intermediate_size);
-        self.check_matrix(Role::AttnQkv, at, qkv, hidden)?;
+        self.check_runs(Role::AttnQkv, at, qkv, hidden)?;
         self.check_matrix(Role::AttnOut, at, hidden, u64::from(layer.q_width()))?;
         self.check_matrix(Role::FfnGateUp, at, 2 * ffn, hidden)?;
         self.check_matrix(Role::FfnDown, at, hidden, ffn)?;
@@ -305,6 +334,39 @@ impl Plan {
         Ok(())
     }
 
+    /// As [`Plan::check_matrix`], for rows that may lie in several groups.
+    fn check_runs(
+        &self,
+        role: Role,
+        layer: Option<u32>,
+        rows: u64,
+        cols: u64,
+    ) -> Result<(), Error> {
+        if self.runs(role, layer).nth(1).is_none() {
+            return self.check_matrix(role, layer, rows, cols);
+        }
+        let mut found = 0u64;
+        for id in self.runs(role, layer) {
+            let geometry = &self.group(id).geometry;
+            found = found.saturating_add(geometry.rows);
+            let is_matrix = geometry.plane(PlaneKind::Codes).is_some();
+            if geometry.cols != cols || !is_matrix || found > rows {
+                let found = (found, geometry.cols);
+                let place = place(layer);
+                return Err(Error::Shape { role, place, found, expected: (rows, cols) });
+            }
+        }
+        if found == rows {
+            return Ok(());
+        }
+        Err(Error::Shape {
+            role,
+            place: place(layer),
+            found: (found, cols),
+            expected: (rows, cols),
+        })
+    }
+
     fn check_vector(&self, vector: Vector, layer: Option<u32>, len: u64) -> Result<(), Error> {
         let Some(small) = self.find(Role::Small, layer) else {
             return Err(Error::MissingGroup { role: Role::Small, place: place(layer) });
@@ -330,6 +392,9 @@ fn groups(manifest: &Manifest, pages: &[PageRecord]) -> Vec<Group> {
             // `format::check` saw to it that parts follow one another.
             if let Some(group) = groups.last_mut() {
                 group.parts += 1;
+                if let Some(run) = group.runs.last_mut() {
+                    run.end += 1;
+                }
             }
         } else if let Some(geometry) = manifest.descriptors.get(page.descriptor as usize) {
             groups.push(Group {
@@ -339,6 +404,7 @@ fn groups(manifest: &Manifest, pages: &[PageRecord]) -> Vec<Group> {
                 geometry: geometry.clone(),
                 first_page: PageId(page.id),
                 parts: 1,
+                runs: std::iter::once(0..1).collect(),
             });
         }
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::op::{Op, RowSet, VectorRef, View};
-use super::step::{IdRecord, SamplerRecord, StepRow};
+use super::step::{IdRecord, MAX_STEP_ROWS, SamplerRecord, StepRow};
 use super::{
     BufferName, BufferSpec, ID_RING, LogitRows, MAX_BIAS, MAX_END_IDS, Place, Program, Segment,
     StepShape, Weight,
@@ -59,7 +59,7 @@ impl Step<'_> {
 
         // 1. Norm, then queries, keys and values in one product.
         self.norm(Vector::AttnNorm, Some(index), self.residual(), self.normed(), RowSet::Step);
-        self.matmul(Role::AttnQkv, index, self.normed(), qkv);
+        self.matmul_runs(Role::AttnQkv, index, self.normed(), qkv);
         if layer.qkv_bias {
             self.bias(Vector::AttnQkvBias, index, qkv);
         }
@@ -125,7 +125,7 @@ impl Step<'_> {
         }
         let weight =
             self.group(if self.spec.tie_word_embeddings { Role::Embed } else { Role::Head }, None);
-        let logits = View::all(BufferName::Logits, self.spec.vocab_size);
+        let logits = View::dense(BufferName::Logits, self.spec.vocab_size);
         self.push(Op::MatMul { weight, x: normed, out: logits, rows });
         if self.shape.sample {
             let context = self.plan.options.context;
@@ -142,6 +142,19 @@ impl Step<'_> {
     fn matmul(&mut self, role: Role, layer: u32, x: View, out: View) {
         let weight = self.group(role, Some(layer));
         self.push(Op::MatMul { weight, x, out, rows: RowSet::Step });
+    }
+
+    /// One product for each run of rows that are stored alike.
+    fn matmul_runs(&mut self, role: Role, layer: u32, x: View, out: View) {
+        let plan = self.plan;
+        let mut start = 0;
+        for weight in plan.runs(role, Some(layer)) {
+            let rows = u32::try_from(plan.group(weight).geometry.rows)
+                .expect("widths are bounded in ModelSpec::check");
+            let out = out.columns(start, rows);
+            self.push(Op::MatMul { weight, x, out, rows: RowSet::Step });
+            start += rows;
+        }
     }
 
     fn bias(&mut self, vector: Vector, layer: u32, x: View) {
@@ -162,7 +175,7 @@ impl Step<'_> {
 
     fn keep_view(&mut self, tap: u32, x: View) {
         if self.shape.hidden {
-            let out = View::all(BufferName::Hidden { tap }, self.spec.hidden_size);
+            let out = View::dense(BufferName::Hidden { tap }, self.spec.hidden_size);
             self.push(Op::Keep { x, out });
         }
     }
@@ -209,12 +222,14 @@ impl Step<'_> {
         for op in &self.ops {
             for id in op.groups() {
                 let group = self.plan.group(id);
-                need(BufferName::Weight { group: id, run: 0 }, group.geometry.bytes());
+                for (run, parts) in (0u32..).zip(&group.runs) {
+                    need(BufferName::Weight { group: id, run }, group.geometry.run_bytes(parts));
+                }
                 weights.entry(id).or_insert_with(|| Weight {
                     role: group.role,
                     layer: group.layer,
                     geometry: group.geometry.clone(),
-                    runs: std::iter::once(0..group.parts).collect(),
+                    runs: group.runs.clone(),
                 });
             }
             let (read, written) = op.views();
@@ -257,7 +272,7 @@ impl Step<'_> {
         let context = u64::from(self.plan.options.context);
         let record = |bytes: usize| bytes as u64;
         match table {
-            BufferName::Step => u64::from(self.shape.rows) * record(size_of::<StepRow>()),
+            BufferName::Step => u64::from(MAX_STEP_ROWS) * record(size_of::<StepRow>()),
             BufferName::BlockTable => slots * context.div_ceil(u64::from(KV_BLOCK)) * 4,
             BufferName::Drawn => slots * 4,
             BufferName::Samplers => slots * record(size_of::<SamplerRecord>()),

@@ -1,7 +1,7 @@
 //! A decode or prefill step as data: ops over named buffers, cut into segments. No GPU types, no weights.
 //!
 //! [`decoder`] is the one model file: it turns a description, a plan and a step shape into a [`Program`].
-//! [`op`] says what each op computes, [`check`] what every backend may rely on, [`print`] how a program reads.
+//! [`op`] says what each op computes, [`check`] what every backend may rely on, [`mod@print`] how a program reads.
 
 pub mod check;
 pub mod decoder;

@@ -21,10 +21,17 @@ pub struct View {
 }
 
 impl View {
-    /// All columns of a buffer with rows of `width`.
+    /// All columns of a buffer whose rows follow one another, as a host reads them.
+    #[must_use]
+    pub fn dense(buffer: BufferName, width: u32) -> Self {
+        View { buffer, offset: 0, width, stride: width }
+    }
+
+    /// All columns of a buffer whose rows are padded to eight numbers, so that every row can be read in
+    /// vectors; the padding is zero and stays so.
     #[must_use]
     pub fn all(buffer: BufferName, width: u32) -> Self {
-        View { buffer, offset: 0, width, stride: width }
+        View { buffer, offset: 0, width, stride: width.next_multiple_of(8) }
     }
 
     /// The columns `offset .. offset + width` of this view.
@@ -57,7 +64,7 @@ pub enum RowSet {
 /// A primitive op.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
-    /// out = table[token], row by row; token ids beyond the table are clamped.
+    /// `out = table[token]`, row by row; token ids beyond the table are clamped.
     Embed {
         /// `[vocab, hidden]`.
         table: GroupId,
@@ -142,7 +149,7 @@ pub enum Op {
         /// Positions visible, the row's own included; none for all.
         window: Option<u32>,
     },
-    /// out[i] = act(x[2 i]) · x[2 i + 1]: gate and up alternate.
+    /// `out[i] = act(x[2 i]) · x[2 i + 1]`: gate and up alternate.
     GatedAct {
         /// `[rows, 2 * ffn]`.
         x: View,
@@ -172,7 +179,7 @@ pub enum Op {
         /// `[rows, n]`.
         out: View,
     },
-    /// out[j] = x[row of the j-th emitting row].
+    /// `out[j] = x[row of the j-th emitting row]`.
     SelectRows {
         /// `[rows, n]`.
         x: View,

@@ -92,7 +92,7 @@ fn view(view: &View) -> String {
         BufferName::Hidden { tap } => format!("hidden.{tap}"),
         other => format!("{other:?}").to_lowercase(),
     };
-    if view.offset == 0 && view.width == view.stride {
+    if view.offset == 0 && view.stride - view.width < 8 {
         return format!("{name}[{}]", view.width);
     }
     format!("{name}[{}..{}]", view.offset, view.offset + view.width)

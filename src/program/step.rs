@@ -3,6 +3,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
+/// Rows the step table has room for: 16 KiB, the uniform limit every adapter has.
+pub const MAX_STEP_ROWS: u32 = 512;
+
 /// One row of the step table: which token is fed where.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]

@@ -1,8 +1,13 @@
 //! Number formats of stored weights: what a code is, how many bytes a row of them takes, and the
-//! descriptor that states a tensor's precision. The exact float formats are here; low-bit formats join
-//! as further rows of [`Format`]. Start at [`Format`]. Where a row lies in a page is `format::geometry`.
+//! descriptor that states a tensor's precision. Start at [`Format`]; [`encoding`] says what the planes of a
+//! row mean, [`gguf`] how the blocks of GGUF files become planes. Where a row lies in a page is
+//! `format::geometry`.
 
+pub mod encoding;
 pub mod float;
+pub mod gguf;
+
+pub use encoding::{Encoding, Layout};
 
 use serde::{Deserialize, Serialize};
 
@@ -22,11 +27,48 @@ pub enum Format {
     /// bfloat16: the upper half of a binary32.
     #[serde(rename = "bf16")]
     BF16 = 3,
+    /// Signed bytes, with an F32 scale and perhaps an F32 minimum for each group of 16 or 32.
+    #[serde(rename = "int8")]
+    Int8 = 16,
+    /// FP4 (E2M1) with a power-of-two scale for each 32.
+    #[serde(rename = "mxfp4")]
+    Mxfp4 = 24,
+    /// GGUF: signed bytes, an F16 scale for each 32.
+    #[serde(rename = "q8_0")]
+    Q8_0 = 32,
+    /// GGUF: four bits less 8, an F16 scale for each 32.
+    #[serde(rename = "q4_0")]
+    Q4_0 = 33,
+    /// GGUF: four bits, an F16 scale and an F16 minimum for each 32.
+    #[serde(rename = "q4_1")]
+    Q4_1 = 34,
+    /// GGUF: four bits, 6-bit scales and minima for each 32, F16 factors for each 256.
+    #[serde(rename = "q4_k")]
+    Q4K = 35,
+    /// GGUF: as Q4_K with five bits.
+    #[serde(rename = "q5_k")]
+    Q5K = 36,
+    /// GGUF: six bits less 32, 8-bit scales for each 16, an F16 factor for each 256.
+    #[serde(rename = "q6_k")]
+    Q6K = 37,
 }
 
 impl Format {
     /// Every format this version reads.
-    pub const ALL: &[Format] = &[Format::Bytes, Format::F32, Format::F16, Format::BF16];
+    pub const ALL: &[Format] = &[
+        Format::Bytes,
+        Format::F32,
+        Format::F16,
+        Format::BF16,
+        Format::Int8,
+        Format::Mxfp4,
+        Format::Q8_0,
+        Format::Q4_0,
+        Format::Q4_1,
+        Format::Q4K,
+        Format::Q5K,
+        Format::Q6K,
+    ];
 
     /// The number stored in a page record.
     #[must_use]
@@ -48,6 +90,14 @@ impl Format {
             Format::F32 => "f32",
             Format::F16 => "f16",
             Format::BF16 => "bf16",
+            Format::Int8 => "int8",
+            Format::Mxfp4 => "mxfp4",
+            Format::Q8_0 => "q8_0",
+            Format::Q4_0 => "q4_0",
+            Format::Q4_1 => "q4_1",
+            Format::Q4K => "q4_k",
+            Format::Q5K => "q5_k",
+            Format::Q6K => "q6_k",
         }
     }
 
@@ -55,9 +105,12 @@ impl Format {
     #[must_use]
     pub fn bits(self) -> u32 {
         match self {
-            Format::Bytes => 8,
+            Format::Bytes | Format::Int8 | Format::Q8_0 => 8,
             Format::F32 => 32,
             Format::F16 | Format::BF16 => 16,
+            Format::Mxfp4 | Format::Q4_0 | Format::Q4_1 | Format::Q4K => 4,
+            Format::Q5K => 5,
+            Format::Q6K => 6,
         }
     }
 }

@@ -1,3 +1,5 @@
+//! The tokenizer against reference ids, its text rules and hostile files.
+
 use std::path::Path;
 
 use proptest::prelude::*;

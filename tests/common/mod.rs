@@ -27,6 +27,35 @@ pub(crate) fn required_devices() -> Vec<String> {
     names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
+/// The adapter that tests of the GPU backend run on, as `--device` takes it, and its name: the best GPU, or
+/// the first rasteriser where there is none. `None` without any adapter, or without the backend.
+#[cfg(feature = "wgpu")]
+pub(crate) fn adapter() -> Option<(String, String)> {
+    use thintensor::backend::wgpu::device::{adapters, rank};
+    let adapters = adapters();
+    let index = rank(&adapters).first().copied().unwrap_or(0);
+    adapters.get(index).map(|facts| (format!("wgpu:{index}"), facts.name.to_lowercase()))
+}
+
+/// Whether `device`, as [`adapter`] named it, is a rasteriser on the processor.
+#[cfg(feature = "wgpu")]
+pub(crate) fn adapter_is_rasteriser(device: &str) -> bool {
+    use thintensor::backend::wgpu::device::{adapters, rank};
+    device.starts_with("wgpu") && rank(&adapters()).is_empty()
+}
+
+/// As above: this build has no GPU backend.
+#[cfg(not(feature = "wgpu"))]
+pub(crate) fn adapter_is_rasteriser(_device: &str) -> bool {
+    false
+}
+
+/// As above: this build has no GPU backend.
+#[cfg(not(feature = "wgpu"))]
+pub(crate) fn adapter() -> Option<(String, String)> {
+    None
+}
+
 /// The folder of a real model below `THIN_MODELS`, or why there is none.
 pub(crate) fn real_model(name: &str) -> Result<PathBuf, String> {
     let models = env::var_os("THIN_MODELS").ok_or("THIN_MODELS is not set")?;
@@ -111,6 +140,24 @@ impl Tensors {
                 .collect()),
             other => Err(format!("{}: {tensor} is {other:?}, expected I64 or I32", self.name)),
         }
+    }
+
+    /// Whether both files have the same tensors, byte for byte.
+    pub(crate) fn same_as(&self, other: &Tensors) -> Result<(), String> {
+        let (ours, theirs) = (self.view(), other.view());
+        if ours.len() != theirs.len() {
+            return Err(format!("{} tensors, expected {}", ours.len(), theirs.len()));
+        }
+        for (name, expected) in theirs.tensors() {
+            let got = ours.tensor(&name).map_err(|e| format!("{}: {name}: {e}", self.name))?;
+            if (got.dtype(), got.shape()) != (expected.dtype(), expected.shape()) {
+                return Err(format!("{name} is {:?} {:?}", got.dtype(), got.shape()));
+            }
+            if got.data() != expected.data() {
+                return Err(format!("{name} has other bytes"));
+            }
+        }
+        Ok(())
     }
 
     /// A value of the file's own metadata.

@@ -116,11 +116,12 @@ impl Bench {
         }
         // a silent fall-back to another device or precision must not pass
         let device = got.metadata("device").unwrap_or_default();
-        if !device.to_lowercase().contains(self.subject.device) {
-            return Err(format!(
-                "the file was computed on '{device}', expected {}",
-                self.subject.device
-            ));
+        let expected = match crate::common::adapter() {
+            Some((asked, name)) if asked == self.subject.device => name,
+            Some(_) | None => self.subject.device.to_owned(),
+        };
+        if !device.to_lowercase().contains(&expected) {
+            return Err(format!("the file was computed on '{device}', expected {expected}"));
         }
         match got.metadata("profile").as_deref() {
             Some("safe") => Ok(got),

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::{
     bench::{Bench, Log, Subject, same_ids, text, token_ids},
-    common::{Array, fixture, real_model, scratch, thin, worst},
+    common::{Array, Tensors, adapter_is_rasteriser, fixture, real_model, scratch, thin, worst},
 };
 
 /// Half of the smallest lead of a greedy id in the reference (0.0019): below it no id can change.
@@ -104,15 +104,19 @@ pub(crate) fn smollm2_trials(
     model: &Arc<SmolLm2>,
     log: &Arc<Log>,
 ) -> Vec<Trial> {
-    let checks: [(&str, TagCheck); 2] =
+    let checks: [(&'static str, TagCheck); 2] =
         [("logits", smollm2_logits), ("greedy", |bench, tag| bench.check_greedy(tag))];
-    let trial = |tag: &'static str, (name, check): (&str, TagCheck)| {
+    let trial = |tag: &'static str, (name, check): (&'static str, TagCheck)| {
         let (model, log) = (model.clone(), log.clone());
         Trial::ignorable_test(format!("{device}::{SMOLLM2}::{tag}::{name}"), move || {
             let source = match real_model(SMOLLM2) {
                 Ok(source) => source,
                 Err(reason) => return Ok(Completion::ignored_with(reason)),
             };
+            // A rasteriser takes minutes for what a card does in seconds; one prompt is enough there.
+            if adapter_is_rasteriser(device) && (tag, name) != ("short", "logits") {
+                return Ok(Completion::ignored_with("too slow on a rasteriser"));
+            }
             let archive = model.archive(&source)?;
             let subject = Subject {
                 device,
@@ -126,6 +130,91 @@ pub(crate) fn smollm2_trials(
         })
     };
     SMOLLM2_TAGS.iter().flat_map(|tag| checks.map(|check| trial(tag, check))).collect()
+}
+
+/// The GGUF file that the weights of the folder were made from: its blocks as they are, against the
+/// reference on weights rounded to bf16; and rounded the same way, against the folder's own bytes.
+pub(crate) fn smollm2_gguf_trials(device: &'static str, log: &Arc<Log>) -> Vec<Trial> {
+    let log = log.clone();
+    let file = || {
+        let folder = real_model(SMOLLM2)?;
+        let file = folder.join("../cache/smollm2-135m.gguf");
+        if file.is_file() { Ok((folder, file)) } else { Err("THIN_MODELS has no GGUF".to_owned()) }
+    };
+    let ignored = |reason: String| Ok(Completion::ignored_with(reason));
+    let native = move || {
+        let (_, model) = match file() {
+            Ok(found) => found,
+            Err(reason) => return ignored(reason),
+        };
+        let reference = fixture("goldens-real").join(SMOLLM2);
+        let (name, tolerance) = ("smollm2-135m.gguf", SMOLLM2_TOLERANCE);
+        let bench =
+            Bench::open(Subject { device, name, model, reference, tolerance }, log.clone())?;
+        mean_kl_is_small(&bench)?;
+        Ok(Completion::Completed)
+    };
+    let dequantized = move || {
+        let (folder, model) = match file() {
+            Ok(found) => found,
+            Err(reason) => return ignored(reason),
+        };
+        let scratch = scratch()?;
+        let (archive, out) = (scratch.path().join("m.thin"), scratch.path().join("out"));
+        thin(&["convert", text(&model)?, "-o", text(&archive)?, "--dequantize", "bf16"])?;
+        thin(&["extract", text(&archive)?, "-o", text(&out)?])?;
+        let ours = Tensors::open(&out.join("smollm2-135m.gguf.safetensors"))?;
+        ours.same_as(&Tensors::open(&folder.join("model.safetensors"))?)?;
+        Ok(Completion::Completed)
+    };
+    vec![
+        Trial::ignorable_test(format!("{device}::smollm2-135m.gguf::mean_kl"), native),
+        Trial::ignorable_test("smollm2-135m.gguf::dequantized_is_the_folder", dequantized),
+    ]
+}
+
+/// KL(reference || ours) in nats over all positions of all prompts: the 20 best tokens and the rest as one,
+/// which is all that the reference keeps (a lower bound), and the whole vocabulary at the last position.
+fn mean_kl_is_small(bench: &Bench) -> Result<(), String> {
+    const LIMIT: f64 = 2e-3;
+    let (mut sum, mut positions) = (0.0, 0);
+    for tag in SMOLLM2_TAGS {
+        let of = |what: &str| format!("{tag}.{what}");
+        let ids = bench.reference.ids(&of("input_ids"))?;
+        let got = bench.logits(&ids, &[])?.f32("logits")?;
+        let top_ids = bench.reference.ids(&of("top20.ids"))?;
+        let top = bench.reference.f32(&of("top20.logits"))?;
+        let normaliser = bench.reference.f32(&of("logsumexp"))?;
+        for position in 0..ids.len() {
+            let row = got.row(position);
+            let (norm, ours_norm) =
+                (f64::from(normaliser.values[position]), f64::from(logsumexp(row)));
+            let (mut kl, mut p_rest, mut q_rest) = (0.0, 1.0f64, 1.0f64);
+            for (logit, id) in top.row(position).iter().zip(&top_ids[position * 20..]) {
+                let p = f64::from(*logit) - norm;
+                let q = f64::from(row[*id as usize]) - ours_norm;
+                kl += p.exp() * (p - q);
+                p_rest -= p.exp();
+                q_rest -= q.exp();
+            }
+            sum += kl + p_rest.max(1e-12) * (p_rest.max(1e-12) / q_rest.max(1e-12)).ln();
+            positions += 1;
+        }
+        let last = bench.reference.f32(&of("last_logits"))?;
+        let row = got.row(ids.len() - 1);
+        let (norm, ours_norm) = (f64::from(logsumexp(&last.values)), f64::from(logsumexp(row)));
+        let kl = last.values.iter().zip(row).map(|(p, q)| {
+            let (p, q) = (f64::from(*p) - norm, f64::from(*q) - ours_norm);
+            p.exp() * (p - q)
+        });
+        let kl: f64 = kl.sum();
+        if kl > LIMIT {
+            return Err(format!("{tag}: KL at the last position is {kl:.2e}, above {LIMIT:.0e}"));
+        }
+    }
+    let mean = sum / f64::from(positions);
+    println!("smollm2-135m.gguf: mean KL over {positions} positions is {mean:.2e}");
+    if mean <= LIMIT { Ok(()) } else { Err(format!("mean KL is {mean:.2e}, above {LIMIT:.0e}")) }
 }
 
 /// All logits of the last position; the 20 best and the normaliser of every position.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use thintensor::format::{Pages, manifest::Manifest};
-use thintensor::import::{self, Purpose, v0};
+use thintensor::import::{self, OpenOptions, Purpose, v0};
 
 use crate::folder::{Tensors, read_pages, read_safetensors, unpack};
 
@@ -34,9 +34,14 @@ fn source_tensors(folder: &str) -> Tensors {
     tensors
 }
 
+fn with_texts(purpose: Purpose, tokenizer: Option<&Path>) -> OpenOptions<'_> {
+    OpenOptions { tokenizer, ..OpenOptions::new(purpose) }
+}
+
 fn open(name: &str, texts: Option<&str>) -> (Box<dyn Pages>, Vec<String>) {
     let texts = texts.map(compat);
-    let opened = import::open_with(&archive(name), Purpose::Convert, texts.as_deref());
+    let options = with_texts(Purpose::Convert, texts.as_deref());
+    let opened = import::open_with(&archive(name), options);
     let opened = opened.unwrap_or_else(|error| panic!("{name}: {error}"));
     (opened.pages, opened.notes)
 }
@@ -128,7 +133,8 @@ fn a_tokenizer_is_given_or_found_beside_the_archive_if_it_is_the_right_one() {
     let other = import::open_for(&beside, Purpose::Run).expect("an archive");
     assert!(!has_tokenizer(&*other.pages));
     assert!(other.notes.iter().any(|note| note.contains("is not used")), "{:?}", other.notes);
-    let given = import::open_with(&beside, Purpose::Run, Some(folder.path())).expect("an archive");
+    let given = import::open_with(&beside, with_texts(Purpose::Run, Some(folder.path())))
+        .expect("an archive");
     assert!(has_tokenizer(&*given.pages));
     assert!(given.notes.iter().any(|note| note.contains("is not the tokenizer")));
 }
@@ -137,7 +143,8 @@ fn a_tokenizer_is_given_or_found_beside_the_archive_if_it_is_the_right_one() {
 fn a_folder_without_a_tokenizer_is_refused_where_one_was_asked_for() {
     let folder = tempfile::tempdir().expect("a scratch folder");
 
-    let refused = import::open_with(&archive("tiny-llama"), Purpose::Run, Some(folder.path()));
+    let refused =
+        import::open_with(&archive("tiny-llama"), with_texts(Purpose::Run, Some(folder.path())));
 
     let refusal = refused.err().expect("refused").to_string();
     assert!(refusal.contains("tokenizer.json' does not exist"), "{refusal}");

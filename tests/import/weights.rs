@@ -154,13 +154,35 @@ fn r39_known_number_types_without_support_are_refused_by_name() {
 }
 
 #[test]
-fn members_of_a_group_with_different_number_types_are_refused_by_name() {
+fn alternating_members_with_different_number_types_are_refused_by_name() {
+    let folder = changed("llama", |tensors| {
+        let up = tensors.get_mut("model.layers.1.mlp.up_proj.weight").expect("there");
+        up.0 = "F16".to_owned();
+    });
+
+    assert_refused(
+        &folder,
+        &["gate_proj.weight' is BF16", "up_proj.weight' is F16", "ffn_gate_up"],
+    );
+}
+
+#[test]
+fn members_with_different_number_types_become_a_group_for_each_run() {
     let folder = changed("llama", |tensors| {
         let v = tensors.get_mut("model.layers.1.self_attn.v_proj.weight").expect("there");
         v.0 = "F16".to_owned();
     });
 
-    assert_refused(&folder, &["q_proj.weight' is BF16", "v_proj.weight' is F16", "attn_qkv"]);
+    let (packed, _) = open_source(folder.path(), Purpose::Convert).expect("opens");
+
+    let formats: Vec<_> = packed
+        .pages()
+        .iter()
+        .filter(|page| page.role == Role::AttnQkv && page.layer == Some(1))
+        .map(|page| (page.format.name(), page.rows))
+        .collect();
+    // 4 query and 2 key heads of 16 rows, then 2 value heads.
+    assert_eq!(formats, [("bf16", 96), ("f16", 32)]);
 }
 
 #[test]

@@ -106,7 +106,7 @@ pub(crate) fn sample(mut setup: Setup, case: &Case) -> OneOp {
         // The second word is the log-probability.
         let record = ring(&row);
         setup.writes(BufferName::Ids, record..record + 4, Kind::Bits);
-        setup.writes(BufferName::Ids, record + 4..record + 8, Kind::Floats);
+        setup.writes(BufferName::Ids, record + 4..record + 8, Kind::LogProbs);
         setup.writes(BufferName::Ids, record + 8..record + size_of::<IdRecord>(), Kind::Bits);
     }
     setup.finish(vec![Op::Sample { logits, rows, context }])

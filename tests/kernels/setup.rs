@@ -11,6 +11,7 @@ use std::time::Duration;
 use thintensor::backend::{Backend, Buffer, Fence, ProgramId, Slice, Tier};
 use thintensor::format::{Geometry, PlaneKind, Role, Vector};
 use thintensor::plan::GroupId;
+use thintensor::program::step::MAX_STEP_ROWS;
 use thintensor::program::{
     BufferName, BufferSpec, LogitRows, Op, Place, Program, RowSet, Segment, StepRow, StepShape,
     VectorRef, View, Weight,
@@ -162,7 +163,12 @@ impl Setup {
             BufferName::Emitted | BufferName::Logits => self.packed_rows(),
             _ => self.shape.rows as usize,
         };
-        let view = View { buffer, offset: pad, width, stride: width + 2 * pad };
+        // Inputs of a product lie in rows that can be read in vectors.
+        let stride = match buffer {
+            BufferName::Attended | BufferName::Emitted => (width + 2 * pad).next_multiple_of(8),
+            _ => width + 2 * pad,
+        };
+        let view = View { buffer, offset: pad, width, stride };
         let numbers = self.random.numbers(rows * view.stride as usize);
         self.table(buffer, &numbers);
         view
@@ -206,7 +212,7 @@ impl Setup {
                     Format::F32 => &value.to_le_bytes(),
                     Format::F16 => &f32_to_f16(value).to_le_bytes(),
                     Format::BF16 => &f32_to_bf16(value).to_le_bytes(),
-                    Format::Bytes => unreachable!("not among the formats above"),
+                    _ => unreachable!("not among the formats above"),
                 };
                 bytes[at..at + code.len()].copy_from_slice(code);
                 at += code.len();
@@ -263,7 +269,7 @@ impl Setup {
     /// The program of these ops over everything made so far.
     pub(crate) fn finish(mut self, ops: Vec<Op>) -> OneOp {
         let mut step = self.step.clone();
-        step.resize(self.shape.rows as usize, StepRow::default());
+        step.resize(MAX_STEP_ROWS as usize, StepRow::default());
         self.table(BufferName::Step, &step);
         let buffers = self
             .contents

@@ -97,7 +97,12 @@ pub(crate) fn violations(kernels: &[Kernel], tree: &Tree) -> Vec<String> {
             (has(kernel, "cpu"), &tree.twins, format!("src/backend/cpu/kernels/{name}.rs")),
             (has(kernel, "wgpu"), &tree.shaders, format!("shaders/{name}.wgsl")),
             (has(kernel, "cuda"), &tree.cuda, format!("shaders/cuda/{name}.cu")),
-            (true, &tree.cases, format!("tests/cases/{name}.toml")),
+            // One shader of several for one op is tested by the cases of that op's twin.
+            (
+                has(kernel, "cpu") || kernel.ops.len() > 1,
+                &tree.cases,
+                format!("tests/cases/{name}.toml"),
+            ),
         ];
         for (wanted, files, path) in places {
             match (wanted, files.contains(name)) {

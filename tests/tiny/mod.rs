@@ -243,6 +243,7 @@ impl Pages for Tiny {
                         Format::F32 | Format::Bytes => &value.to_le_bytes(),
                         Format::F16 => &f32_to_f16(value).to_le_bytes(),
                         Format::BF16 => &f32_to_bf16(value).to_le_bytes(),
+                        _ => unreachable!("tiny models have plain numbers"),
                     };
                     out[at..at + code.len()].copy_from_slice(code);
                     at += code.len();

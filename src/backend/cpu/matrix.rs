@@ -3,12 +3,14 @@
 use std::ops::Range;
 
 use crate::format::{Geometry, Plane, PlaneKind};
-use crate::quant::Format;
 use crate::quant::float::{bf16_to_f32, f16_to_f32};
+use crate::quant::gguf::Planes;
+use crate::quant::{Encoding, Format};
 
 /// A matrix whose parts lie in one buffer or several.
 pub(crate) struct Matrix<'a> {
     geometry: &'a Geometry,
+    encoding: Encoding,
     codes: &'a Plane,
     runs: Vec<(Range<u32>, &'a [u8])>,
 }
@@ -22,13 +24,16 @@ pub(crate) enum Row<'a> {
     F16(&'a [u16]),
     /// bfloat16 bits.
     BF16(&'a [u16]),
+    /// The planes of a format with scales.
+    Scaled(Encoding, Planes<'a>),
 }
 
 impl<'a> Matrix<'a> {
     /// A matrix over the bytes of its runs. `None` where the format has no rows to decode.
     pub(crate) fn new(geometry: &'a Geometry, runs: Vec<(Range<u32>, &'a [u8])>) -> Option<Self> {
         let codes = geometry.plane(PlaneKind::Codes)?;
-        Some(Matrix { geometry, codes, runs })
+        let encoding = Encoding::of(&geometry.quantization)?;
+        Some(Matrix { geometry, encoding, codes, runs })
     }
 
     /// Rows.
@@ -50,13 +55,27 @@ impl<'a> Matrix<'a> {
             .find(|(parts, _)| parts.contains(&part))
             .expect("runs cover all parts: checked in compile");
         let skipped = u64::from(parts.start) * self.geometry.part_stride;
-        let start = (self.geometry.row_offset(self.codes, u64::from(row)) - skipped) as usize;
-        let bytes = &bytes[start..start + self.codes.row_bytes as usize];
+        let of_plane = |plane: &Plane| {
+            let start = (self.geometry.row_offset(plane, u64::from(row)) - skipped) as usize;
+            &bytes[start..start + plane.row_bytes as usize]
+        };
+        let codes = of_plane(self.codes);
         match self.geometry.format {
-            Format::F32 => Row::F32(bytemuck::cast_slice(bytes)),
-            Format::F16 => Row::F16(bytemuck::cast_slice(bytes)),
-            Format::BF16 => Row::BF16(bytemuck::cast_slice(bytes)),
+            Format::F32 => Row::F32(bytemuck::cast_slice(codes)),
+            Format::F16 => Row::F16(bytemuck::cast_slice(codes)),
+            Format::BF16 => Row::BF16(bytemuck::cast_slice(codes)),
             Format::Bytes => unreachable!("compile refuses formats without numbers"),
+            Format::Int8
+            | Format::Mxfp4
+            | Format::Q8_0
+            | Format::Q4_0
+            | Format::Q4_1
+            | Format::Q4K
+            | Format::Q5K
+            | Format::Q6K => {
+                let planes = self.geometry.row_planes(|plane| Some(of_plane(plane)));
+                Row::Scaled(self.encoding, planes.unwrap_or_default())
+            }
         }
     }
 
@@ -78,6 +97,7 @@ impl Row<'_> {
             Row::F32(codes) => out[..codes.len()].copy_from_slice(codes),
             Row::F16(codes) => halves(codes, out, f16_to_f32),
             Row::BF16(codes) => halves(codes, out, bf16_to_f32),
+            Row::Scaled(encoding, planes) => encoding.decode(&planes, out),
         }
     }
 }

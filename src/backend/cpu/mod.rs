@@ -124,28 +124,6 @@ impl Cpu {
     }
 }
 
-impl MemoryUse {
-    fn add(&mut self, bytes: u64, tier: Tier) {
-        match tier {
-            Tier::Device => {
-                self.device_bytes += bytes;
-                self.peak_device_bytes = self.peak_device_bytes.max(self.device_bytes);
-            }
-            Tier::Host => {
-                self.host_bytes += bytes;
-                self.peak_host_bytes = self.peak_host_bytes.max(self.host_bytes);
-            }
-        }
-    }
-
-    fn subtract(&mut self, bytes: u64, tier: Tier) {
-        match tier {
-            Tier::Device => self.device_bytes = self.device_bytes.saturating_sub(bytes),
-            Tier::Host => self.host_bytes = self.host_bytes.saturating_sub(bytes),
-        }
-    }
-}
-
 /// A chunk of a new buffer.
 struct Chunk<'a>(&'a mut [u8]);
 
@@ -282,7 +260,7 @@ impl Backend for Cpu {
         program: &Program,
         bind: &BTreeMap<BufferName, Slice>,
     ) -> Result<ProgramId, Error> {
-        check::check(program)?;
+        check::check(program).map_err(Box::new)?;
         for op in &program.ops {
             let matrix = match op {
                 Op::Embed { table, .. } => Some(table),

@@ -2,8 +2,8 @@
 //!
 //! Both forms in the wild are read: that of transformers 4 and that of 5. What a key's absence means is in
 //! the row of `model::arch`; what cannot be understood is refused by name, since a model that runs with a
-//! guessed setting answers nonsense. Fields are read in [`fields`], rotary positions in [`rope`], and
-//! [`keys`] judges what nobody read. Start at [`read`].
+//! guessed setting answers nonsense. Fields are read in `fields`, rotary positions in `rope`, and
+//! `keys` judges what nobody read. Start at `read`.
 
 mod fields;
 mod keys;

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::Problem;
 use super::layout::{Header, MAX_ID_BYTES, Record};
 use super::manifest::{FUSED, Manifest, MemoryPlan, Model, Page};
-use crate::import::safetensors::{Dtype, Entry};
+use crate::import::file::Entry;
+use crate::import::safetensors::Dtype;
 
 /// The kinds of pages.
 const KINDS: &[&str] = &["weight", "embedding", "lm_head", FUSED];
@@ -385,7 +386,7 @@ fn tensors(
         // What has no place was found above, or is found below.
         if let (Some(range), Some(dtype)) = (place(), dtype(page)) {
             let (name, shape) = (page.id.clone(), page.shape.clone());
-            entries.push(Entry { name, dtype, shape, range });
+            entries.push(Entry { name, dtype: dtype.name(), shape, range });
         }
     }
     for (parent, mut children) in filled {

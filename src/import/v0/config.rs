@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::Problem;
 use super::manifest::Model;
-use crate::import::safetensors::Entry;
+use crate::import::file::Entry;
 use crate::model::arch;
 
 /// Families of which version 0 records every setting: `model_type`.

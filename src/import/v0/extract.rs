@@ -69,7 +69,7 @@ fn header(archive: &Archive) -> Vec<u8> {
         let end = offset + tensor.range.len();
         entries.insert(
             tensor.name.clone(),
-            json!({"dtype": tensor.dtype.name(), "shape": tensor.shape, "data_offsets": [offset, end]}),
+            json!({"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [offset, end]}),
         );
         offset = end;
     }

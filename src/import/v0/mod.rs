@@ -33,10 +33,11 @@ pub use self::problem::Problem;
 
 pub use self::verify::verify;
 
+use super::file::{Entry, WeightFile};
 use super::map::Map as FileMap;
-use super::pack::{AssetFile, Packed, Purpose};
-use super::safetensors::{Entry, Safetensors};
+use super::pack::{AssetContent, AssetFile, Packed, Purpose};
 use super::shards::{CHUNK, Weights};
+use super::table::Origin;
 use super::{Error, detect, huggingface};
 use crate::model::SpecError;
 
@@ -193,7 +194,8 @@ pub(super) fn open(
         .insert(0, "an archive of version 0: nothing protects its settings against changes".into());
 
     let config = serde_json::to_vec_pretty(&object).unwrap_or_default();
-    let mut assets = vec![AssetFile::of_bytes("config.json", config)];
+    let mut assets =
+        vec![AssetFile { name: "config.json".to_owned(), content: AssetContent::Made(config) }];
     let folder = match texts {
         Texts::In(folder) => folder,
         Texts::Beside => match path.parent() {
@@ -213,7 +215,8 @@ pub(super) fn open(
     let weights = archive.into_weights();
     let placed = huggingface::place(row, &mut spec, &weights)?;
     notes.extend(placed.notes.iter().cloned());
-    Ok((Packed::new(name, &spec, weights, placed, assets, purpose), notes))
+    let origin = Origin { source: "thin version 0", profile: "safe" };
+    Ok((Packed::new(name, &spec, weights, placed, assets, origin, purpose), notes))
 }
 
 /// The text files of a folder. Those beside an archive are not used where its manifest says that it was made
@@ -255,15 +258,8 @@ fn text_files(
 impl Archive {
     /// The tensors as those of a weight file.
     fn into_weights(self) -> Weights {
-        let tensors = (0..self.tensors.len()).map(|tensor| (0, tensor)).collect();
-        let file = Safetensors::of_parts(self.map, self.tensors, metadata());
-        Weights {
-            source: "thin version 0",
-            files: vec![(WEIGHTS.to_owned(), file)],
-            tensors,
-            unlisted: Vec::new(),
-            notes: Vec::new(),
-        }
+        let file = WeightFile::new(self.map, self.tensors, metadata());
+        Weights::of_files(vec![(WEIGHTS.to_owned(), file)])
     }
 }
 

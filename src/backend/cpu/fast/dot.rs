@@ -3,6 +3,9 @@
 
 use std::sync::OnceLock;
 
+use crate::quant::Encoding;
+use crate::quant::gguf::Planes;
+
 /// Lanes a sum is kept in: two AVX2 registers, so that four rows fit into eight.
 const LANES: usize = 16;
 
@@ -13,6 +16,7 @@ pub(crate) struct Dot {
     one_bf16: fn(&[u16], &[f32]) -> f32,
     four: fn(&[f32], [&[f32]; 4]) -> [f32; 4],
     axpy: fn(f32, &[f32], &mut [f32]),
+    decode: fn(Encoding, &Planes<'_>, &mut [f32]),
 }
 
 impl Dot {
@@ -27,6 +31,7 @@ impl Dot {
                     one_bf16: avx2::one_bf16,
                     four: avx2::four,
                     axpy: avx2::axpy,
+                    decode: avx2::decode,
                 };
             }
             Dot {
@@ -34,6 +39,7 @@ impl Dot {
                 one_bf16: |w, x| lanes::<false, _>(w, x, widen),
                 four: four::<false>,
                 axpy: axpy::<false>,
+                decode: |encoding, planes, out| encoding.decode(planes, out),
             }
         })
     }
@@ -51,6 +57,11 @@ impl Dot {
     /// w · x for four x; each equal to [`Dot::one`].
     pub(crate) fn four(self, w: &[f32], x: [&[f32]; 4]) -> [f32; 4] {
         (self.four)(w, x)
+    }
+
+    /// The numbers of a row with scales; equal to [`Encoding::decode`].
+    pub(crate) fn decode(self, encoding: Encoding, planes: &Planes<'_>, out: &mut [f32]) {
+        (self.decode)(encoding, planes, out);
     }
 
     /// y += a · x.
@@ -132,6 +143,9 @@ fn axpy<const FMA: bool>(a: f32, x: &[f32], y: &mut [f32]) {
 mod avx2 {
     //! The same loops, compiled for AVX2 and FMA. Chosen by [`super::Dot::detect`] only.
 
+    use crate::quant::Encoding;
+    use crate::quant::gguf::Planes;
+
     pub(super) fn one(w: &[f32], x: &[f32]) -> f32 {
         #[target_feature(enable = "avx2,fma")]
         fn inner(w: &[f32], x: &[f32]) -> f32 {
@@ -166,6 +180,15 @@ mod avx2 {
         }
         // SAFETY: `Dot::detect` hands this out only where the machine has AVX2 and FMA.
         unsafe { inner(a, x, y) }
+    }
+
+    pub(super) fn decode(encoding: Encoding, planes: &Planes<'_>, out: &mut [f32]) {
+        #[target_feature(enable = "avx2,fma")]
+        fn inner(encoding: Encoding, planes: &Planes<'_>, out: &mut [f32]) {
+            encoding.decode(planes, out);
+        }
+        // SAFETY: `Dot::detect` hands this out only where the machine has AVX2 and FMA.
+        unsafe { inner(encoding, planes, out) }
     }
 }
 
