@@ -27,6 +27,8 @@ pub mod detokenize;
 pub mod engine;
 mod error;
 pub mod format;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod generate;
 pub mod import;
 pub mod kv;

@@ -16,5 +16,7 @@ mod gguf_tokenizer;
 mod goldens;
 #[path = "import/synthetic.rs"]
 mod synthetic;
+#[path = "import/v0.rs"]
+mod v0;
 #[path = "import/weights.rs"]
 mod weights;

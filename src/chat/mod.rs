@@ -5,6 +5,7 @@
 //! tool calls from the answer. Depends on `tokenizer` and `detokenize`. Start reading at [`Template::render_ids`].
 
 pub mod channels;
+mod guard;
 mod python;
 mod shield;
 mod template;
@@ -68,6 +69,12 @@ pub enum Error {
         /// The limit.
         steps: u64,
     },
+    /// The system gave no thread to run the template on.
+    #[error("the chat template cannot be run: no thread")]
+    NoThread {
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The template wrote more than any real one does.
     #[error("the chat template wrote more than {limit} bytes for {input} bytes of messages")]
     TooLong {
@@ -107,7 +114,10 @@ impl Error {
             Self::Syntax { .. } | Self::Failed { .. } | Self::TooMuchWork { .. } | Self::TooLong { .. } => {
                 Some("use --raw to go without the template".into())
             }
-            Self::NoSuchTemplate { .. } | Self::NotUtf8 { .. } | Self::NoStandIn { .. } => None,
+            Self::NoSuchTemplate { .. }
+            | Self::NotUtf8 { .. }
+            | Self::NoStandIn { .. }
+            | Self::NoThread { .. } => None,
             Self::Tokenizer(error) => error.hint(),
         }
     }

@@ -144,21 +144,25 @@ impl Json {
             if index > 0 {
                 out.push_str(&self.item);
             }
-            self.line(depth + 1, out);
+            let around = self.item.len() + self.key.len();
+            state.consume_fuel(around as u64 / 64)?;
+            self.line(state, depth + 1, out)?;
             each(self, index, out)?;
         }
         if count > 0 {
-            self.line(depth, out);
+            self.line(state, depth, out)?;
         }
         out.push(brackets[1]);
         state.consume_fuel(count as u64)
     }
 
-    fn line(&self, depth: usize, out: &mut String) {
+    fn line(&self, state: &State, depth: usize, out: &mut String) -> Result<(), Error> {
         if let Some(unit) = &self.indent {
+            state.consume_fuel((unit.len() * depth) as u64 / 64)?;
             out.push('\n');
             (0..depth).for_each(|_| out.push_str(unit));
         }
+        Ok(())
     }
 
     fn string(&self, state: &State, text: &str, out: &mut String) -> Result<(), Error> {

@@ -6,23 +6,29 @@
 //! [`Template::render_ids`] is the one way from a conversation to ids: control tokens written inside messages
 //! come out as ordinary text (`shield`), everything else exactly as the tokenizer would encode the rendered text.
 //!
-//! Not supported: `"%s" % x` (use the `format` filter). Known gap: the template engine charges no steps while `~`, `join`
-//! and the like turn a *list* into text, so a list that holds itself twice, many times over, can still keep it busy.
+//! A template runs on a thread of its own, whose stack is large enough for what `guard` lets through.
+//!
+//! Not supported: `"%s" % x` (use the `format` filter), repeated lists (`[x] * 3`), and `*` in argument lists.
 
 use std::collections::BTreeMap;
-use std::io;
 
 use chrono::{DateTime, FixedOffset, Local};
+use minijinja::machinery::{eval, make_string_output};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, ErrorKind, State, Value as Jinja};
+use minijinja::{AutoEscape, Environment, ErrorKind, State, Value as Jinja};
 use serde_json::{Map, Value, json};
 
 use super::shield::Shield;
-use super::{Conversation, Error, Message, python};
+use super::{Conversation, Error, Message, guard, python};
 use crate::tokenizer::{Object, TextAssets, Tokenizer, without_bom};
 
-/// Steps a template may take; one step also pays for 64 bytes of text. Real templates take a few thousand per turn.
-const STEPS: u64 = 4_000_000;
+/// Steps a template may take, beside those for each message and each byte of input; one step also pays for 64
+/// bytes of text. Real templates take a few thousand per turn.
+const STEPS: u64 = 500_000;
+const STEPS_PER_MESSAGE: u64 = 4_000;
+
+/// Stack of the thread that runs a template. Only what is used of it takes memory.
+const STACK_BYTES: usize = 64 << 20;
 
 /// Depth of nested macro calls. Real templates use up to a dozen (types of tool parameters).
 const RECURSION: usize = 120;
@@ -34,7 +40,6 @@ const OUTPUT_FACTOR: usize = 8;
 /// A compiled chat template, or several under names (`default`, `tool_use`).
 #[derive(Debug)]
 pub struct Template {
-    environment: Environment<'static>,
     sources: BTreeMap<String, String>,
 }
 
@@ -64,28 +69,6 @@ pub struct Rendered {
     pub text: String,
 }
 
-/// How much text a template may write.
-struct CappedText {
-    bytes: Vec<u8>,
-    limit: usize,
-    overrun: bool,
-}
-
-impl io::Write for CappedText {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > self.limit {
-            self.overrun = true;
-            return Err(io::Error::from(io::ErrorKind::WriteZero));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// The words a template gave to `raise_exception`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -101,18 +84,17 @@ impl Template {
         if sources.is_empty() {
             return Err(Error::NoTemplate);
         }
-        let mut environment = environment();
         for (name, source) in &sources {
             let runnable = without_generation_tags(source);
-            environment.add_template_owned(name.clone(), runnable).map_err(|error| {
-                Error::Syntax {
+            on_own_stack(|| guard::compile(name, &runnable, &syntax()).map(|_| ()))?.map_err(
+                |error| Error::Syntax {
                     name: name.clone(),
                     line: error.line().unwrap_or(0),
                     reason: reason(&error),
-                }
-            })?;
+                },
+            )?;
         }
-        Ok(Self { environment, sources })
+        Ok(Self { sources })
     }
 
     /// The template's source; the default one when there are several.
@@ -200,33 +182,50 @@ impl Template {
         context: &Map<String, Value>,
         now: Option<DateTime<FixedOffset>>,
     ) -> Result<String, Error> {
-        let failed = |error: &minijinja::Error| Error::Failed {
-            line: error.line().unwrap_or(0),
-            reason: reason(error),
-        };
-        let template = self.environment.get_template(name).map_err(|error| failed(&error))?;
-        let mut variables: BTreeMap<&str, Jinja> =
-            context.iter().map(|(key, value)| (key.as_str(), python::value(value))).collect();
-        let clock = Jinja::from_function(move |format: &str| strftime(now, format));
-        variables.insert("strftime_now", clock);
-
+        let source = without_generation_tags(&self.sources[name]);
+        let messages = context.get("messages").and_then(Value::as_array).map_or(0, Vec::len);
         let input: usize = context.values().map(size).sum();
         let limit = OUTPUT_BYTES + OUTPUT_FACTOR * input;
-        let mut text = CappedText { bytes: Vec::new(), limit, overrun: false };
-        let outcome =
-            template.render_captured_to(Jinja::from_pairs(variables), &mut text).map(|_| ());
-        if text.overrun {
-            return Err(Error::TooLong { limit, input });
-        }
-        match outcome {
-            Ok(()) => Ok(String::from_utf8_lossy(&text.bytes).into_owned()),
-            Err(error) => Err(match raised(&error) {
-                Some(message) => Error::Refused { message },
-                None if out_of_fuel(&error) => Error::TooMuchWork { steps: STEPS },
-                None => failed(&error),
-            }),
-        }
+        let steps = STEPS + STEPS_PER_MESSAGE * messages as u64 + input as u64;
+        on_own_stack(|| {
+            let mut variables: BTreeMap<&str, Jinja> =
+                context.iter().map(|(key, value)| (key.as_str(), python::value(value))).collect();
+            let clock = Jinja::from_function(move |format: &str| strftime(now, format));
+            variables.insert("strftime_now", clock);
+            let environment = environment(steps, limit as u64);
+            let mut text = String::new();
+            let outcome = guard::compile(name, &source, &syntax()).and_then(|compiled| {
+                let root = Jinja::from_pairs(variables);
+                let mut output = make_string_output(&mut text);
+                let guard::Compiled { main, blocks } = &compiled;
+                eval(&environment, main, root, blocks, &mut output, AutoEscape::None).map(|_| ())
+            });
+            match outcome {
+                _ if text.len() > limit => Err(Error::TooLong { limit, input }),
+                Ok(()) => Ok(text),
+                Err(error) => Err(match raised(&error) {
+                    Some(message) => Error::Refused { message },
+                    None if out_of_fuel(&error) => Error::TooMuchWork { steps },
+                    None => {
+                        Error::Failed { line: error.line().unwrap_or(0), reason: reason(&error) }
+                    }
+                }),
+            }
+        })?
     }
+}
+
+/// Runs something on a thread with a stack that nested templates and values fit on, whatever that of the
+/// caller is.
+fn on_own_stack<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, Error> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, run);
+        let thread = thread.map_err(|source| Error::NoThread { source })?;
+        match thread.join() {
+            Ok(value) => Ok(value),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
 }
 
 /// True for the roles under which a model's own words are stored.
@@ -234,14 +233,21 @@ pub(super) fn is_assistant(role: &str) -> bool {
     matches!(role, "assistant" | "model")
 }
 
-/// The Jinja environment of `apply_chat_template`.
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
+/// The white space rules of `apply_chat_template`.
+fn syntax() -> SyntaxConfig {
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    environment.set_syntax(syntax.expect("the delimiters are the default ones"));
+    syntax.expect("the delimiters are the default ones")
+}
+
+/// The Jinja environment of `apply_chat_template`.
+fn environment(steps: u64, limit: u64) -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_syntax(syntax());
+    environment.remove_global("debug"); // it prints all variables, whatever their size
+    guard::add_checks(&mut environment, limit);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.set_fuel(Some(STEPS));
+    environment.set_fuel(Some(steps));
     environment.set_recursion_limit(RECURSION);
     environment.set_debug(false);
     environment.set_formatter(python::print);

@@ -91,6 +91,9 @@ pub(crate) struct EngineArgs {
     /// The most host memory to use beside it; this version places nothing there
     #[arg(long, value_name = "SIZE")]
     pub(crate) host_budget: Option<String>,
+    /// A folder with tokenizer.json, for a model without one
+    #[arg(long, value_name = "DIR")]
+    pub(crate) tokenizer: Option<PathBuf>,
     /// Limits to ask the adapter for: adapter, webgpu (what every browser has), or a binding size
     #[arg(long, default_value = "adapter", value_name = "adapter|webgpu|SIZE")]
     pub(crate) limits: String,
@@ -109,6 +112,7 @@ pub(crate) struct Settings {
     pub(crate) kv: KvFormat,
     pub(crate) budget: Option<u64>,
     pub(crate) host_budget: Option<u64>,
+    pub(crate) tokenizer: Option<PathBuf>,
     pub(crate) limits: LimitChoice,
     pub(crate) features: bool,
     pub(crate) checked: bool,
@@ -127,6 +131,7 @@ impl EngineArgs {
             kv: values::kv_format(&self.kv)?,
             budget: size("budget", &self.budget)?,
             host_budget: size("host-budget", &self.host_budget)?,
+            tokenizer: self.tokenizer.clone(),
             limits: match self.limits.as_str() {
                 "adapter" => LimitChoice::Adapter,
                 "webgpu" => LimitChoice::WebGpu,
@@ -279,7 +284,7 @@ pub(crate) struct SamplingArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ConvertArgs {
-    /// A folder from the Hugging Face hub, or a weight file in one
+    /// A folder from the Hugging Face hub, a weight file in one, or an archive of version 0
     #[arg(value_name = "SRC")]
     pub(crate) source: OsString,
     /// The archive to write; by default NAME.thin in this folder

@@ -1,12 +1,10 @@
 //! `thin convert`: a model written as an archive, exactly.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use thintensor::format::manifest::Asset;
 use thintensor::format::writer::{WriteOptions, WriteReport, write};
-use thintensor::format::{self, Manifest, PageId, PageRecord, Pages, record};
+use thintensor::format::{self, Pages};
 use thintensor::import::{self, OpenOptions, Purpose};
 
 use super::args::{ConvertArgs, not_yet};
@@ -15,12 +13,6 @@ use super::interrupt::Watch;
 use super::model::{self, Source};
 use super::report::Progress;
 use super::{report, values};
-
-/// The files that make a tokenizer.
-const TOKENIZER_FILES: [&str; 4] =
-    ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"];
-/// No tokenizer file is larger.
-const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 
 /// Runs the command.
 pub(crate) fn convert(args: &ConvertArgs) -> Result<Exit, Error> {
@@ -96,10 +88,13 @@ fn tell(
     ))
 }
 
-/// `NAME.thin` in the current folder.
+/// `NAME.thin` in the current folder; `NAME.v1.thin` where NAME.thin is an archive of version 0.
 fn default_name(source: &Source) -> Result<PathBuf, Error> {
     let name = match source {
         Source::Demo => Some(PathBuf::from(model::DEMO)),
+        Source::Path(path) if model::is_v0(path)? => {
+            path.file_stem().map(|stem| Path::new(stem).with_added_extension("v1"))
+        }
         Source::Path(path) => {
             // `.` and `..` have no name of their own.
             let whole = path.canonicalize().unwrap_or_else(|_| path.clone());
@@ -143,97 +138,20 @@ fn check_target(output: &Path) -> Result<(), Error> {
 fn open(source: &Source, args: &ConvertArgs) -> Result<(Box<dyn Pages>, Vec<String>), Error> {
     let tokenizer = args.tokenizer.as_deref();
     let dequantize = args.dequantize.is_some();
-    let (pages, notes): (Box<dyn Pages>, Vec<String>) = match source {
-        Source::Path(path) if dequantize || !model::is_archive(path)? => {
-            let options = OpenOptions {
-                dequantize,
-                tokenizer: tokenizer.is_none(),
-                ..OpenOptions::new(Purpose::Convert)
-            };
+    match source {
+        Source::Demo if dequantize => Err(Error::usage(
+            "the built-in model has no blocks to dequantise",
+            "leave --dequantize out",
+        )),
+        Source::Demo if tokenizer.is_some() => {
+            Err(Error::usage("'demo' has a tokenizer of its own", "leave --tokenizer out"))
+        }
+        Source::Demo => Ok((Box::new(model::open_archive(source)?), Vec::new())),
+        Source::Path(path) => {
+            let options =
+                OpenOptions { dequantize, tokenizer, ..OpenOptions::new(Purpose::Convert) };
             let opened = import::open_with(path, options)?;
-            (opened.pages, opened.notes)
+            Ok((opened.pages, opened.notes))
         }
-        Source::Demo if dequantize => {
-            return Err(Error::usage(
-                "the built-in model has no blocks to dequantise",
-                "leave --dequantize out",
-            ));
-        }
-        Source::Demo | Source::Path(_) => (Box::new(model::open_archive(source)?), Vec::new()),
-    };
-    match tokenizer {
-        None => Ok((pages, notes)),
-        Some(folder) => Ok((Box::new(WithTokenizer::new(pages, folder)?), notes)),
-    }
-}
-
-/// Pages with the tokenizer files of another folder behind them.
-struct WithTokenizer {
-    pages: Box<dyn Pages>,
-    manifest: Manifest,
-    records: Vec<PageRecord>,
-    /// First page and contents of each added file.
-    added: Vec<(u32, Vec<u8>)>,
-    assets: Vec<Asset>,
-}
-
-impl WithTokenizer {
-    fn new(pages: Box<dyn Pages>, folder: &Path) -> Result<Self, Error> {
-        let mut manifest = pages.manifest().clone();
-        let present: BTreeSet<&str> =
-            pages.manifest().assets.iter().map(|asset| asset.name.as_str()).collect();
-        if present.contains("tokenizer.json") {
-            return Err(Error::usage(
-                "the source has a tokenizer.json of its own",
-                "leave --tokenizer out, or remove the source's tokenizer files",
-            ));
-        }
-        let mut records = pages.pages().to_vec();
-        let (mut added, mut assets) = (Vec::new(), Vec::new());
-        for name in TOKENIZER_FILES {
-            let path = folder.join(name);
-            if present.contains(name) || (name != "tokenizer.json" && !path.is_file()) {
-                continue;
-            }
-            let bytes = values::read_capped(&path, MAX_TOKENIZER_BYTES)?;
-            let page = records.len() as u32;
-            assets.push(Asset { name: name.into(), page, bytes: bytes.len() as u64 });
-            records.extend(PageRecord::of_asset(bytes.len() as u64));
-            added.push((page, bytes));
-        }
-        record::number(&mut records);
-        manifest.assets.extend(assets.iter().cloned());
-        Ok(WithTokenizer { pages, manifest, records, added, assets })
-    }
-}
-
-impl Pages for WithTokenizer {
-    fn name(&self) -> &str {
-        self.pages.name()
-    }
-
-    fn manifest(&self) -> &Manifest {
-        &self.manifest
-    }
-
-    fn pages(&self) -> &[PageRecord] {
-        &self.records
-    }
-
-    fn read(&self, page: PageId, out: &mut [u8]) -> Result<(), thintensor::Error> {
-        let Some((first, bytes)) = self.added.iter().rev().find(|(first, _)| *first <= page.0)
-        else {
-            return self.pages.read(page, out);
-        };
-        let start = (page.0 - first) as usize * format::MAX_PART_BYTES as usize;
-        let part = bytes.get(start..).and_then(|rest| rest.get(..out.len()));
-        out.copy_from_slice(part.expect("the records of a file were made from its length"));
-        Ok(())
-    }
-
-    fn finish(&self) -> Result<Manifest, thintensor::Error> {
-        let mut manifest = self.pages.finish()?;
-        manifest.assets.extend(self.assets.iter().cloned());
-        Ok(manifest)
     }
 }

@@ -1,6 +1,7 @@
 //! `thin extract`: the source files out of an archive, as they were.
 
 use thintensor::format::extract::extract as write;
+use thintensor::import::v0;
 
 use super::args::ExtractArgs;
 use super::error::{Error, Exit};
@@ -9,7 +10,8 @@ use super::{model, report};
 
 /// Runs the command.
 pub(crate) fn extract(args: &ExtractArgs) -> Result<Exit, Error> {
-    let archive = model::open_archive(&model::source(&args.archive)?)?;
+    let source = model::source(&args.archive)?;
+    let old = model::open_v0(&source)?;
     if args.output.is_file() {
         return Err(Error::usage(
             format!("'{}' is a file", args.output.display()),
@@ -17,7 +19,11 @@ pub(crate) fn extract(args: &ExtractArgs) -> Result<Exit, Error> {
         ));
     }
     let bar = Progress::new("extracting");
-    let written = write(&archive, &args.output, args.force, &|event| bar.event(event));
+    let progress = |event| bar.event(event);
+    let written = match &old {
+        Some(archive) => v0::extract(archive, &args.output, args.force, &progress),
+        None => write(&model::open_archive(&source)?, &args.output, args.force, &progress),
+    };
     bar.finish();
     let written = written?;
     if args.json {

@@ -19,6 +19,7 @@ use super::error::{Error, Exit};
 use super::model::{self, Source};
 use super::report;
 use super::stats::{self, Total, totals};
+use super::v0;
 
 /// Rows of the prefill program that is shown.
 const PREFILL_ROWS: u32 = 32;
@@ -26,7 +27,10 @@ const PREFILL_ROWS: u32 = 32;
 /// Runs the command.
 pub(crate) fn inspect(args: &InspectArgs) -> Result<Exit, Error> {
     let source = model::source(&args.model)?;
-    let pages = model::open_pages(&source)?;
+    if let Some(archive) = model::open_v0(&source)?.filter(|_| !args.program) {
+        return v0::inspect(&archive, args.json);
+    }
+    let pages = model::open_pages(&source, None)?;
     let archive = match &source {
         Source::Demo => true,
         Source::Path(path) => model::is_archive(path)?,

@@ -1,7 +1,7 @@
 //! The command line: one file per command, and what they share.
 //!
 //! Commands: [`run`] with [`chat`], [`convert`], [`verify`], [`extract`], [`inspect`], [`stats`], [`logits`],
-//! [`completions`]. From what is typed to what it means: [`args`], [`values`], [`model`], [`prompt`],
+//! [`completions`]; [`v0`] shows archives of the older version. From what is typed to what it means: [`args`], [`values`], [`model`], [`prompt`],
 //! [`sampling`]. On the way out: [`reply`], [`report`], [`error`]. Around all: [`interrupt`], [`environment`].
 
 mod args;
@@ -21,6 +21,7 @@ mod report;
 mod run;
 mod sampling;
 mod stats;
+mod v0;
 mod values;
 mod verify;
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use thintensor::engine::{Builder, DEFAULT_CONTEXT, Engine, Outputs};
 use thintensor::format::{Archive, Pages};
 use thintensor::generate::Model;
-use thintensor::import::{self, Kind, Purpose};
+use thintensor::import::{self, Kind, OpenOptions, Purpose, v0};
 use thintensor::model::ModelSpec;
 
 use super::args::Settings;
@@ -134,11 +134,20 @@ fn near_names(path: &Path) -> Vec<String> {
 /// The pages of a model, to run it or look at it. What the user should know is said on stderr.
 ///
 /// **Errors**: it is not a model this version can read.
-pub(crate) fn open_pages(source: &Source) -> Result<Arc<dyn Pages>, Error> {
+pub(crate) fn open_pages(
+    source: &Source,
+    tokenizer: Option<&Path>,
+) -> Result<Arc<dyn Pages>, Error> {
     match source {
+        Source::Demo if tokenizer.is_some() => {
+            Err(Error::usage("'demo' has a tokenizer of its own", "leave --tokenizer out"))
+        }
         Source::Demo => Ok(Arc::new(demo()?)),
         Source::Path(path) => {
-            let opened = import::open_for(path, Purpose::Run)?;
+            let opened = import::open_with(
+                path,
+                OpenOptions { tokenizer, ..OpenOptions::new(Purpose::Run) },
+            )?;
             for note in &opened.notes {
                 report::note(note);
             }
@@ -173,6 +182,25 @@ pub(crate) fn is_archive(path: &Path) -> Result<bool, Error> {
     Ok(import::detect(path).map_err(thintensor::Error::from)? == Kind::Archive)
 }
 
+/// Whether a path is a `.thin` archive of version 0.
+///
+/// **Errors**: it is nothing that can be a model.
+pub(crate) fn is_v0(path: &Path) -> Result<bool, Error> {
+    Ok(import::detect(path).map_err(thintensor::Error::from)? == Kind::ArchiveV0)
+}
+
+/// An archive of version 0, where the source is one.
+///
+/// **Errors**: it is damaged, or nothing that can be a model.
+pub(crate) fn open_v0(source: &Source) -> Result<Option<v0::Archive>, Error> {
+    match source {
+        Source::Path(path) if is_v0(path)? => {
+            Ok(Some(v0::Archive::open(path).map_err(thintensor::Error::from)?))
+        }
+        Source::Demo | Source::Path(_) => Ok(None),
+    }
+}
+
 /// The built-in model.
 fn demo() -> Result<Archive, Error> {
     static BYTES: &[u8] = include_bytes!("../../assets/demo.thin");
@@ -204,7 +232,7 @@ pub(crate) struct Loaded {
 /// **Errors**: it cannot be read, or does not fit.
 pub(crate) fn load(source: &Source, settings: &Settings, wanted: Wanted) -> Result<Loaded, Error> {
     let start = Instant::now();
-    let pages = open_pages(source)?;
+    let pages = open_pages(source, settings.tokenizer.as_deref())?;
     let name = pages.name().to_owned();
     let context = fitting_context(&pages, settings, wanted)?;
     let bar = Progress::new("loading");

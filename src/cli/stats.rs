@@ -7,7 +7,7 @@ use thintensor::format::{Manifest, PAGE_ALIGN, PageRecord, Pages, Role, groups};
 
 use super::args::StatsArgs;
 use super::error::{Error, Exit};
-use super::{model, report};
+use super::{model, report, v0};
 
 /// Totals of a role in a format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -75,7 +75,11 @@ struct Stats {
 
 /// Runs the command.
 pub(crate) fn stats(args: &StatsArgs) -> Result<Exit, Error> {
-    let archive = model::open_archive(&model::source(&args.archive)?)?;
+    let source = model::source(&args.archive)?;
+    if let Some(archive) = model::open_v0(&source)? {
+        return v0::stats(&archive, args.json);
+    }
+    let archive = model::open_archive(&source)?;
     let totals = totals(archive.manifest(), archive.pages());
     let sum = |value: fn(&Total) -> u64| totals.iter().map(value).sum::<u64>();
     let stored = sum(|total| total.stored_bytes);

@@ -64,7 +64,7 @@ pub fn extract(
     prepare(folder, force, needed)?;
     progress(Event::Start { bytes: needed });
 
-    let mut output = Output { folder, progress, done: 0 };
+    let mut output = Output::new(folder, progress);
     let mut report = ExtractReport::default();
     let mut recent = Recent::new(pages);
     for header in &headers {
@@ -100,7 +100,7 @@ pub fn extract(
     if let Some(index) = index(manifest, &headers) {
         output.file(INDEX, |file| file.write(&index))?;
     }
-    sync_folder(&folder.join(TEMPORARY))?;
+    finish_folder(folder)?;
     report.bytes = output.done;
     Ok(report)
 }
@@ -201,7 +201,7 @@ fn write_tensor(
 }
 
 /// Creates the folder, or makes sure that it may be written to and that the disk is large enough.
-fn prepare(folder: &Path, force: bool, needed: u64) -> Result<(), Error> {
+pub(crate) fn prepare(folder: &Path, force: bool, needed: u64) -> Result<(), Error> {
     let io = |verb| move |source| Error::Io { verb, path: folder.into(), source };
     std::fs::create_dir_all(folder).map_err(io("create"))?;
     let occupied = std::fs::read_dir(folder).map_err(io("read"))?.next().is_some();
@@ -214,24 +214,34 @@ fn prepare(folder: &Path, force: bool, needed: u64) -> Result<(), Error> {
     }
 }
 
+/// Makes sure that the names of the files are on disk.
+pub(crate) fn finish_folder(folder: &Path) -> Result<(), Error> {
+    sync_folder(&folder.join(TEMPORARY))
+}
+
 /// The folder that files are written to.
-struct Output<'a> {
+pub(crate) struct Output<'a> {
     folder: &'a Path,
     progress: Progress<'a>,
     done: u64,
 }
 
 /// The file being written.
-struct OutputFile<'a> {
+pub(crate) struct OutputFile<'a> {
     file: BufWriter<File>,
     path: PathBuf,
     progress: Progress<'a>,
     done: u64,
 }
 
-impl Output<'_> {
+impl<'a> Output<'a> {
+    /// Files in `folder`; `progress` is told of the bytes of all.
+    pub(crate) fn new(folder: &'a Path, progress: Progress<'a>) -> Self {
+        Output { folder, progress, done: 0 }
+    }
+
     /// Writes one file: under a temporary name, flushed, then renamed.
-    fn file(
+    pub(crate) fn file(
         &mut self,
         name: &str,
         fill: impl FnOnce(&mut OutputFile<'_>) -> Result<(), crate::Error>,
@@ -273,7 +283,8 @@ impl Output<'_> {
 }
 
 impl OutputFile<'_> {
-    fn write(&mut self, bytes: &[u8]) -> Result<(), crate::Error> {
+    /// Adds bytes to the file.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), crate::Error> {
         self.file.write_all(bytes).map_err(|source| Error::Io {
             verb: "write",
             path: self.path.clone(),

@@ -4,6 +4,7 @@
 //! with the length of the file; nothing is allocated before its size is known to lie inside the file. Pages
 //! are hashed each time they are read. No memory map: a mapped file that someone truncates kills the process.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +34,14 @@ impl Archive {
     ///
     /// **Errors**: as [`Archive::open`].
     pub fn from_static(bytes: &'static [u8], name: &str) -> Result<Self, Error> {
-        Self::from_source(Source::Static(bytes), name.into())
+        Self::from_source(Source::Memory(bytes.into()), name.into())
+    }
+
+    /// Opens an archive that was read into memory.
+    ///
+    /// **Errors**: as [`Archive::open`].
+    pub fn from_bytes(bytes: Vec<u8>, name: &str) -> Result<Self, Error> {
+        Self::from_source(Source::Memory(bytes.into()), name.into())
     }
 
     fn from_source(source: Source, name: String) -> Result<Self, Error> {
@@ -81,7 +89,7 @@ impl Archive {
     pub fn path(&self) -> Option<&Path> {
         match &self.source {
             Source::File { path, .. } => Some(path),
-            Source::Static(_) => None,
+            Source::Memory(_) => None,
         }
     }
 }
@@ -138,7 +146,7 @@ pub fn asset(pages: &dyn Pages, name: &str) -> Result<Option<Vec<u8>>, crate::Er
 /// Where an archive's bytes come from.
 pub(super) enum Source {
     File { file: File, path: PathBuf },
-    Static(&'static [u8]),
+    Memory(Cow<'static, [u8]>),
 }
 
 impl Source {
@@ -161,7 +169,7 @@ impl Source {
                 .metadata()
                 .map(|metadata| metadata.len())
                 .map_err(|source| self.io(name, source)),
-            Source::Static(bytes) => Ok(bytes.len() as u64),
+            Source::Memory(bytes) => Ok(bytes.len() as u64),
         }
     }
 
@@ -171,7 +179,7 @@ impl Source {
             Source::File { file, .. } => {
                 read_exact_at(file, offset, out).map_err(|source| self.io(name, source))
             }
-            Source::Static(bytes) => usize::try_from(offset)
+            Source::Memory(bytes) => usize::try_from(offset)
                 .ok()
                 .and_then(|start| bytes.get(start..)?.get(..out.len()))
                 .map(|bytes| out.copy_from_slice(bytes))
@@ -191,7 +199,7 @@ impl Source {
             verb: "read",
             path: match self {
                 Source::File { path, .. } => path.clone(),
-                Source::Static(_) => name.into(),
+                Source::Memory(_) => name.into(),
             },
             source,
         }

@@ -129,6 +129,17 @@ fn sentence(error: &dyn std::error::Error) -> String {
 /// **Errors**: only that the file cannot be opened. What is wrong with it is in the report.
 pub fn verify(path: &Path, progress: Progress<'_>) -> Result<Report, Error> {
     let (source, name) = Source::open(path)?;
+    verify_source(source, name, progress)
+}
+
+/// [`verify`] for an archive that was read into memory.
+///
+/// **Errors**: as [`verify`].
+pub fn verify_bytes(bytes: Vec<u8>, name: &str) -> Result<Report, Error> {
+    verify_source(Source::Memory(bytes.into()), name.to_owned(), &|_| {})
+}
+
+fn verify_source(source: Source, name: String, progress: Progress<'_>) -> Result<Report, Error> {
     let mut report = Report {
         bytes: source.len(&name)?,
         archive: name.clone(),

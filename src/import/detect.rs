@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::Error;
+use super::{Error, v0};
 use crate::format;
 
 /// What a path turned out to be.
@@ -12,6 +12,8 @@ use crate::format;
 pub enum Kind {
     /// A `.thin` archive of version 1.
     Archive,
+    /// A `.thin` archive of version 0.
+    ArchiveV0,
     /// A folder in the layout of the Hugging Face hub.
     Folder,
     /// One safetensors file.
@@ -34,11 +36,10 @@ pub fn detect(path: &Path) -> Result<Kind, Error> {
         return Ok(Kind::Archive);
     }
     let extension = path.extension().and_then(|extension| extension.to_str());
-    let later = |what| Err(Error::Later { path: path.to_owned(), what });
     match extension {
         _ if super::gguf::is_gguf(&head) => Ok(Kind::Gguf),
         Some("safetensors") => Ok(Kind::Safetensors),
-        _ if head.starts_with(b"THINv0") => later("archives of format version 0"),
+        _ if head.starts_with(&v0::MAGIC) => Ok(Kind::ArchiveV0),
         Some("gguf") => Ok(Kind::Gguf), // and its reader says what is wrong with it
         Some("thin") => Ok(Kind::Archive), // and its reader says what is wrong with it
         Some("bin" | "pt" | "pth" | "ckpt") => Err(Error::PickledWeights { path: path.to_owned() }),
@@ -66,6 +67,21 @@ pub(super) fn open_file(path: &Path) -> Result<File, Error> {
         return Err(Error::NotAFile { path: path.to_owned() });
     }
     File::open(path).map_err(|source| Error::Io { verb: "open", path: path.to_owned(), source })
+}
+
+/// Reads a regular file whole.
+///
+/// **Errors**: it is larger than `limit`.
+pub(super) fn read_capped(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    open_file(path)?
+        .take(limit.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(|source| Error::Io { verb: "read", path: path.to_owned(), source })?;
+    if bytes.len() as u64 > limit {
+        return Err(Error::TooLarge { path: path.to_owned(), limit });
+    }
+    Ok(bytes)
 }
 
 /// Refuses what is often downloaded in place of a file: a Git-LFS pointer or a web page.

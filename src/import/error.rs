@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{config, gguf, safetensors};
+use super::{config, gguf, safetensors, v0};
 use crate::format::{Role, grouped};
 use crate::model::SpecError;
 
@@ -37,9 +37,6 @@ pub enum Error {
     /// An error page saved under a model's name.
     #[error("'{}' is a web page, not the file itself", path.display())]
     Html { path: PathBuf },
-    /// Known and not supported yet.
-    #[error("'{}': {what} cannot be read by this version; that comes later", path.display())]
-    Later { path: PathBuf, what: &'static str },
     /// Neither a model nor anything like one.
     #[error("'{}' is not a model: it starts with {found}", path.display())]
     UnknownFile { path: PathBuf, found: String },
@@ -67,6 +64,12 @@ pub enum Error {
     /// A safetensors file that is not what it says.
     #[error("'{}' is damaged: {problem}", path.display())]
     Safetensors { path: PathBuf, problem: safetensors::Problem },
+    /// An archive of version 0 that is not what it says.
+    #[error("'{}': {problem}", path.display())]
+    V0 { path: PathBuf, problem: Box<v0::Problem> },
+    /// A tokenizer was given for a source that has one.
+    #[error("the model has a tokenizer.json of its own, so that '{}' cannot be used", path.display())]
+    TwoTokenizers { path: PathBuf },
     /// A GGUF file that is not what it says, or says what this version does not know.
     #[error("'{}': {problem}", path.display())]
     Gguf { path: PathBuf, problem: Box<gguf::Problem> },
@@ -194,6 +197,8 @@ impl Error {
                 _ => return None,
             },
             Error::Config { problem, .. } => return problem.hint(),
+            Error::V0 { problem, .. } => return problem.hint(),
+            Error::TwoTokenizers { .. } => "leave --tokenizer out",
             Error::Gguf { problem, .. } => return problem.hint(),
             Error::MixedDtypes { .. } => "for a GGUF file, convert it with --dequantize bf16",
             Error::Dtype { dtype, .. } if dtype.contains('_') => {
@@ -210,7 +215,6 @@ impl Error {
             Error::Io { .. }
             | Error::NotAFile { .. }
             | Error::TooLarge { .. }
-            | Error::Later { .. }
             | Error::UnknownFile { .. }
             | Error::NotOfModel { .. }
             | Error::Json { .. }

@@ -3,7 +3,7 @@
 //! What can be refused from the config alone is refused before a weight file is opened. Start at [`open`].
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
@@ -33,7 +33,7 @@ const ASSETS: &[&str] = &[
 /// Beginnings of the names of files with the terms of use.
 const LICENCES: &[&str] = &["license", "licence", "notice", "copying"];
 /// A carried file above this is refused.
-const MAX_ASSET_BYTES: u64 = 64 << 20;
+pub(super) const MAX_ASSET_BYTES: u64 = 64 << 20;
 /// More files than this are not a model.
 const MAX_FILES: usize = 100_000;
 
@@ -82,25 +82,30 @@ fn file_names(folder: &Path) -> Result<BTreeSet<String>, Error> {
 
 fn read_config(folder: &Path, names: &BTreeSet<String>) -> Result<Config, Error> {
     let path = folder.join("config.json");
-    let wrong = |path: &Path, problem: Problem| Error::Config {
-        path: path.to_owned(),
-        problem: Box::new(problem),
-    };
     let object: Map<String, Value> = json::read(&path, json::MAX_CONFIG_BYTES)?;
     let mut config = config::read(&object).map_err(|problem| wrong(&path, problem))?;
     if names.contains("generation_config.json") {
-        let path = folder.join("generation_config.json");
-        let object: Map<String, Value> = json::read(&path, json::MAX_CONFIG_BYTES)?;
-        let ids = config::generation(&object).map_err(|problem| wrong(&path, problem))?;
-        config.spec.bos_token_id = config.spec.bos_token_id.or(ids.bos);
-        for id in ids.eos {
-            if !config.spec.eos_token_ids.contains(&id) {
-                config.spec.eos_token_ids.push(id);
-            }
-        }
+        add_generation_ids(&folder.join("generation_config.json"), &mut config.spec)?;
     }
     config.spec.check().map_err(|problem| Error::Spec { path, problem })?;
     Ok(config)
+}
+
+fn wrong(path: &Path, problem: Problem) -> Error {
+    Error::Config { path: path.to_owned(), problem: Box::new(problem) }
+}
+
+/// Adds the token ids that a generation_config.json names.
+pub(super) fn add_generation_ids(path: &Path, spec: &mut ModelSpec) -> Result<(), Error> {
+    let object: Map<String, Value> = json::read(path, json::MAX_CONFIG_BYTES)?;
+    let ids = config::generation(&object).map_err(|problem| wrong(path, problem))?;
+    spec.bos_token_id = spec.bos_token_id.or(ids.bos);
+    for id in ids.eos {
+        if !spec.eos_token_ids.contains(&id) {
+            spec.eos_token_ids.push(id);
+        }
+    }
+    Ok(())
 }
 
 /// The files an archive carries along.
@@ -114,22 +119,25 @@ fn assets(folder: &Path, names: &BTreeSet<String>) -> Result<Vec<AssetFile>, Err
     let mut assets = Vec::new();
     for name in fixed.chain(licences) {
         let path = folder.join(name);
-        let metadata = detect::metadata(&path)?;
-        if !metadata.is_file() {
-            continue; // a folder of licences
-        }
-        if metadata.len() > MAX_ASSET_BYTES {
-            return Err(Error::TooLarge { path, limit: MAX_ASSET_BYTES });
-        }
-        detect::refuse_placeholder_file(&path)?;
-        let content = AssetContent::File(path, metadata.len());
-        assets.push(AssetFile { name: name.to_owned(), content });
+        if detect::metadata(&path)?.is_file() {
+            assets.push(asset_file(name, path)?);
+        } // else: a folder of licences
     }
     Ok(assets)
 }
 
+/// A file to carry along.
+pub(super) fn asset_file(name: &str, path: PathBuf) -> Result<AssetFile, Error> {
+    let bytes = detect::metadata(&path)?.len();
+    if bytes > MAX_ASSET_BYTES {
+        return Err(Error::TooLarge { path, limit: MAX_ASSET_BYTES });
+    }
+    detect::refuse_placeholder_file(&path)?;
+    Ok(AssetFile { name: name.to_owned(), content: AssetContent::File(path, bytes) })
+}
+
 /// Places the tensors; where one is missing that a file has and the index forgot, says so.
-fn place(
+pub(super) fn place(
     row: &'static crate::model::arch::Architecture,
     spec: &mut ModelSpec,
     weights: &Weights,

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::io::Read;
 use std::marker::PhantomData;
 use std::path::Path;
 
@@ -20,24 +19,10 @@ pub(super) const MAX_INDEX_BYTES: u64 = 256 << 20;
 ///
 /// **Errors**: it cannot be read, is too large, is a placeholder for something else, or is not such JSON.
 pub(super) fn read<T: DeserializeOwned>(path: &Path, limit: u64) -> Result<T, Error> {
-    let bytes = read_bytes(path, limit)?;
+    let bytes = detect::read_capped(path, limit)?;
     detect::refuse_placeholder(path, &bytes)?;
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     serde_json::from_slice(text).map_err(|problem| Error::Json { path: path.to_owned(), problem })
-}
-
-fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
-    let file = detect::open_file(path)?;
-    let mut bytes = Vec::new();
-    file.take(limit + 1).read_to_end(&mut bytes).map_err(|source| Error::Io {
-        verb: "read",
-        path: path.to_owned(),
-        source,
-    })?;
-    if bytes.len() as u64 > limit {
-        return Err(Error::TooLarge { path: path.to_owned(), limit });
-    }
-    Ok(bytes)
 }
 
 /// An object in the order of the file, whose keys are unique.

@@ -11,7 +11,16 @@ use super::Error;
 #[derive(Debug)]
 pub(super) struct Map {
     path: PathBuf,
-    map: Option<memmap2::Mmap>,
+    content: Content,
+}
+
+/// Where the bytes are.
+#[derive(Debug)]
+enum Content {
+    /// A mapped file.
+    File(memmap2::Mmap),
+    /// Nowhere, or in memory already.
+    Memory(Vec<u8>),
 }
 
 impl Map {
@@ -22,15 +31,20 @@ impl Map {
         let file = super::detect::open_file(path)?;
         let io = |source| Error::Io { verb: "map", path: path.to_owned(), source };
         let len = file.metadata().map_err(io)?.len();
-        let map = if len == 0 {
-            None
+        let content = if len == 0 {
+            Content::Memory(Vec::new())
         } else {
             // SAFETY: the mapping is read-only and private to this value; all reads go through bounds-checked
             // slices of plain bytes. That no other process shortens or rewrites the file while a conversion
             // reads it is the caller's contract, stated in the user's documentation.
-            Some(unsafe { memmap2::Mmap::map(&file) }.map_err(io)?)
+            Content::File(unsafe { memmap2::Mmap::map(&file) }.map_err(io)?)
         };
-        Ok(Map { path: path.to_owned(), map })
+        Ok(Map { path: path.to_owned(), content })
+    }
+
+    /// Bytes that were read already, under a name for messages.
+    pub(super) fn of_bytes(name: &str, bytes: Vec<u8>) -> Self {
+        Map { path: name.into(), content: Content::Memory(bytes) }
     }
 
     /// The file.
@@ -40,14 +54,17 @@ impl Map {
 
     /// Its content.
     pub(super) fn bytes(&self) -> &[u8] {
-        self.map.as_deref().unwrap_or_default()
+        match &self.content {
+            Content::File(map) => map,
+            Content::Memory(bytes) => bytes,
+        }
     }
 
     /// Tells the system that a range will not be needed soon, so that it stops counting as used memory.
     ///
     /// Advice only: the bytes stay readable, and a system that cannot take it is not an error.
     pub(super) fn release(&self, range: Range<usize>) {
-        let Some(map) = &self.map else { return };
+        let Content::File(map) = &self.content else { return };
         if range.start >= range.end || range.end > map.len() {
             return;
         }

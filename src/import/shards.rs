@@ -34,9 +34,10 @@ pub(super) struct Weights {
     pub(super) notes: Vec<String>,
 }
 
-#[derive(Deserialize)]
-struct Index {
-    weight_map: UniqueMap<String>,
+/// The list of which tensor is in which shard.
+#[derive(Debug, Deserialize)]
+pub(super) struct Index {
+    pub(super) weight_map: UniqueMap<String>,
 }
 
 impl Weights {
@@ -209,7 +210,7 @@ fn no_weights(folder: &Path, names: &BTreeSet<String>) -> Error {
 }
 
 /// Whether a name from an index is that of a file in the same folder, on every system.
-fn is_plain_name(name: &str) -> bool {
+pub(super) fn is_plain_name(name: &str) -> bool {
     let Some(stem) = name.strip_suffix(".safetensors") else {
         return false;
     };

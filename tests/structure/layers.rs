@@ -19,7 +19,7 @@ const TIERS: &[&[&str]] = &[
     &["engine"],
     &["sample", "tokenizer", "detokenize", "chat"],
     &["generate"],
-    &["validate", "bench", "doctor", "pull", "server"],
+    &["validate", "bench", "doctor", "pull", "server", "fuzz"],
     &["cli"],
     &["main"],
 ];

@@ -1,9 +1,9 @@
 //! GGUF files: one file, or the parts of one, with everything a model needs inside.
 //!
-//! [`parse`] reads the front of a file without trusting it, [`metadata`] makes a `ModelSpec` of it,
-//! [`tokenizer`] the files of a tokenizer; `groups` then places the tensors by the names that the row of
+//! `parse` reads the front of a file without trusting it, `metadata` makes a `ModelSpec` of it,
+//! `tokenizer` the files of a tokenizer; `groups` then places the tensors by the names that the row of
 //! `model::arch` has for these files. Weights stay in the precision they have, unless blocks are to be
-//! rounded to bf16. Start at [`open`].
+//! rounded to bf16. Start at `open`.
 
 mod metadata;
 mod parse;
@@ -35,7 +35,7 @@ const MAX_NOTE: usize = 1024;
 const MAX_PARTS: u64 = 10_000;
 
 /// A file as pages, and what the user should know about it.
-pub(super) fn open(path: &Path, options: OpenOptions) -> Result<(Packed, Vec<String>), Error> {
+pub(super) fn open(path: &Path, options: OpenOptions<'_>) -> Result<(Packed, Vec<String>), Error> {
     let wrong = |path: &Path| {
         let path = path.to_owned();
         move |problem| Error::Gguf { path, problem: Box::new(problem) }
@@ -54,7 +54,7 @@ pub(super) fn open(path: &Path, options: OpenOptions) -> Result<(Packed, Vec<Str
     spec.check().map_err(|problem| Error::Spec { path: path.to_owned(), problem })?;
     let mut notes = Vec::new();
     let mut assets = Vec::new();
-    if options.tokenizer {
+    if options.tokenizer.is_none() {
         match tokenizer::rebuild(first).map_err(wrong(path))? {
             None => notes.push("no tokenizer: the model runs on token ids only".to_owned()),
             Some(files) => {
@@ -100,7 +100,7 @@ pub(super) fn open(path: &Path, options: OpenOptions) -> Result<(Packed, Vec<Str
     Ok((packed, notes))
 }
 
-/// For a fuzzer: reads a file given whole as [`open`] would, up to where tensors are placed. It must neither
+/// For a fuzzer: reads a file given whole as `open` would, up to where tensors are placed. It must neither
 /// panic nor take memory out of proportion, whatever the bytes.
 pub fn fuzz(bytes: &[u8]) {
     let Ok(header) = Header::parse(bytes) else { return };
