@@ -151,7 +151,7 @@ pub enum Part {
     Up,
 }
 
-/// What [`Architecture::place`] found a name to mean.
+/// What `Names::place` found a name to mean.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
     /// A tensor of the model, with its layer where it has one.
