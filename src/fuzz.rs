@@ -20,6 +20,7 @@ pub const TARGETS: &[Target] = &[
     ("archive", fuzz_archive),
     ("archive_v0", fuzz_archive_v0),
     ("safetensors", fuzz_safetensors),
+    ("gguf", fuzz_gguf),
     ("index", fuzz_index),
     ("config", fuzz_config),
     ("tokenizer", fuzz_tokenizer),
@@ -62,6 +63,11 @@ pub fn fuzz_archive_v0(bytes: &[u8]) {
 /// The header of a safetensors file.
 pub fn fuzz_safetensors(bytes: &[u8]) {
     import::fuzz::safetensors(bytes);
+}
+
+/// A GGUF file: its metadata, its tokenizer and its tensors' places.
+pub fn fuzz_gguf(bytes: &[u8]) {
+    import::gguf::fuzz(bytes);
 }
 
 /// The index of a sharded checkpoint.

@@ -139,6 +139,17 @@ fn any_safetensors_file_is_read_or_refused() {
 }
 
 #[test]
+fn any_gguf_file_is_read_or_refused() {
+    let seeds = ["llama-tied", "qwen3", "smollm3"].map(|name| {
+        let mut bytes = read(&format!("goldens-gguf/{name}.gguf"));
+        bytes.truncate(200_000); // the header and some of the weights
+        bytes
+    });
+
+    run(fuzz::fuzz_gguf, &seeds, 300);
+}
+
+#[test]
 fn any_index_is_read_or_refused() {
     run(fuzz::fuzz_index, &[read("goldens/llama-sharded/model.safetensors.index.json")], 400);
 }

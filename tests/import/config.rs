@@ -242,9 +242,14 @@ fn rotation_of_part_of_a_head_must_be_an_even_number_of_dimensions() {
 }
 
 #[test]
-fn rope_theta_is_required_where_its_default_is_not_agreed_on() {
-    assert_refused(&without("qwen2", "rope_theta"), &["rope_theta is missing"]);
-    assert_eq!(spec(&without("llama", "rope_theta")).ropes[0].rope_theta, 10_000.0);
+fn rope_theta_takes_the_default_of_the_family() {
+    for (family, rope_theta) in [("llama", 1e4), ("qwen2", 1e4), ("smollm3", 2e6)] {
+        assert_eq!(
+            spec(&without(family, "rope_theta")).ropes[0].rope_theta,
+            rope_theta,
+            "{family}"
+        );
+    }
 }
 
 #[test]

@@ -264,7 +264,7 @@ fn r42_a_shard_cut_short_is_named_with_both_numbers_and_a_remedy() {
 
     // model.norm and one more tensor: the header says how much should follow.
     assert_refused(&folder, &[LAST, "is damaged", "bytes, but", "follow the header"]);
-    assert!(hint(&folder).contains("thin pull --resume"));
+    assert!(hint(&folder).contains("fetch the file again"));
 }
 
 #[test]
@@ -491,9 +491,8 @@ fn paths_that_are_no_model_are_told_apart() {
         detect(&folder.file(name)).expect_err("refused").to_string()
     };
 
-    assert!(
-        says("a.gguf", b"GGUF\x03\0\0\0").contains("GGUF files cannot be read by this version")
-    );
+    folder.write("a.gguf", b"GGUF\x03\0\0\0");
+    assert_eq!(detect(&folder.file("a.gguf")).expect("a file"), Kind::Gguf);
     folder.write("b.thin", b"THINv0\0\0");
     assert_eq!(detect(&folder.file("b.thin")).expect("an archive"), Kind::ArchiveV0);
     assert!(says("c.bin", b"PK\x03\x04").contains("pickled weights"));
