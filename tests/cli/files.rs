@@ -87,7 +87,7 @@ fn convert_refuses_what_comes_later_and_targets_that_cannot_be() {
 
     convert(&["-o", text(&out), "--profile", "quality-fp8"]).expect(2).says(&["later version"]);
     convert(&["-o", text(&out), "--set", "head=fp8"]).expect(2).says(&["later version"]);
-    convert(&["-o", text(&out), "--dequantize", "bf16"]).expect(2).says(&["later version"]);
+    convert(&["-o", text(&out), "--dequantize", "bf16"]).expect(2).says(&["not a GGUF file"]);
     convert(&["-o", text(folder.path())]).expect(2).says(&["is a folder"]);
     convert(&["-o", text(&folder.path().join("no/x.thin"))]).expect(2).says(&["does not exist"]);
     assert_eq!(names(folder.path()), [""; 0]);
@@ -104,7 +104,7 @@ fn convert_takes_a_tokenizer_from_another_folder() {
     let out = folder.path().join("out.thin");
     let convert = ["convert", text(&source), "-o", text(&out), "--tokenizer"];
 
-    thin(&[&convert[..], &[text(folder.path())]].concat()).expect(2).says(&["tokenizer.json"]);
+    thin(&[&convert[..], &[text(folder.path())]].concat()).expect(1).says(&["tokenizer.json"]);
     thin(&[&convert[..], &[text(llama())]].concat()).expect(0);
 
     thin(&["verify", text(&out)]).expect(0);
@@ -129,7 +129,8 @@ fn verify_passes_a_whole_archive_and_names_what_is_wrong_with_a_damaged_one() {
         thin(&["verify", text(&archive)]).expect(1).says(&["is damaged: page ", "hint: "]);
     let report = thin(&["verify", text(&archive), "--json"]).expect(1).json();
 
-    assert!(damaged.stdout.contains("pages         FAILED"), "{damaged:#?}");
+    let failed = |line: &str| line.starts_with("pages ") && line.ends_with("FAILED");
+    assert!(damaged.stdout.lines().any(failed), "{damaged:#?}");
     assert_eq!(report["ok"], false);
     thin(&["verify", "demo"]).expect(2);
     thin(&["verify", text(folder.path())]).expect(2).says(&["is a folder"]);

@@ -127,9 +127,9 @@ fn an_interrupted_prefill_keeps_whole_chunks_and_forgets_what_was_drawn() {
     let stopped = engine_error(session.feed(&prompt, &stop));
 
     assert!(matches!(stopped, engine::Error::Interrupted));
-    assert_eq!(session.tokens().len(), 2 + 512, "one chunk of the largest bucket");
+    assert_eq!(session.tokens().len(), 2 + 128, "one chunk of a processor");
     assert!(matches!(engine_error(session.next()), engine::Error::NoTokens));
-    let resumed = feed(&mut session, &prompt[512..]);
+    let resumed = feed(&mut session, &prompt[128..]);
     drop(session);
     let mut whole = crate::session(&engine);
     feed(&mut whole, &[1, 2]);
