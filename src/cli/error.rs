@@ -7,7 +7,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use thintensor::{backend, engine};
+use thintensor::{backend, engine, import};
 
 /// How a command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +150,12 @@ fn library_exit(error: &thintensor::Error) -> Exit {
             | engine::Error::Token { .. }
             | engine::Error::NoTokens,
         )
-        | E::Backend(backend::Error::NoSuchDevice { .. })
+        | E::Backend(backend::Error::NoSuchDevice { .. } | backend::Error::Ambiguous { .. })
+        | E::Import(
+            import::Error::NotFound { .. }
+            | import::Error::TwoTokenizers { .. }
+            | import::Error::NothingToDequantize { .. },
+        )
         | E::Sample(_)
         | E::Detokenize(_) => Exit::Usage,
         E::Engine(engine::Error::Interrupted) => Exit::Interrupted,

@@ -104,7 +104,7 @@ fn convert_takes_a_tokenizer_from_another_folder() {
     let out = folder.path().join("out.thin");
     let convert = ["convert", text(&source), "-o", text(&out), "--tokenizer"];
 
-    thin(&[&convert[..], &[text(folder.path())]].concat()).expect(1).says(&["tokenizer.json"]);
+    thin(&[&convert[..], &[text(folder.path())]].concat()).expect(2).says(&["tokenizer.json"]);
     thin(&[&convert[..], &[text(llama())]].concat()).expect(0);
 
     thin(&["verify", text(&out)]).expect(0);
