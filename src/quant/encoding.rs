@@ -5,7 +5,7 @@
 //! group. [`Encoding::decode`] is the specification that kernels are compared with.
 
 use super::float::{bf16_to_f32, f16_to_f32};
-use super::gguf::{Planes, bits, scale_min};
+use super::gguf::{Planes, scale_min};
 use super::{Format, QuantizationDescriptor};
 
 /// The planes of a block format.
@@ -135,47 +135,54 @@ impl Encoding {
                     *out = widen(u16::from_le_bytes(*code));
                 }
             }
-            Format::Q8_0 => groups(out, 32, |group, out| {
+            Format::Q8_0 => groups(out, codes, |group, out: &mut [f32; 32], codes: &[u8; 32]| {
                 let scale = half(scales, group);
-                for (out, code) in out.iter_mut().zip(&codes[group * 32..]) {
-                    *out = scale * f32::from(*code as i8);
-                }
+                each(out, &codes.map(|code| f32::from(code as i8)), |code| scale * code);
             }),
-            Format::Q4_0 => groups(out, 32, |group, out| {
+            Format::Q4_0 => groups(out, codes, |group, out: &mut [f32; 32], codes: &[u8; 16]| {
                 let scale = half(scales, group);
-                nibbles(&codes[group * 16..], out, |code| scale * (code - 8.0));
+                each(out, &nibbles(codes).map(f32::from), |code| scale * (code - 8.0));
             }),
-            Format::Q4_1 => groups(out, 32, |group, out| {
+            Format::Q4_1 => groups(out, codes, |group, out: &mut [f32; 32], codes: &[u8; 16]| {
                 let (scale, zero) = (half(scales, group), half(zeros, group));
-                nibbles(&codes[group * 16..], out, |code| scale * code + zero);
+                each(out, &nibbles(codes).map(f32::from), |code| scale * code + zero);
             }),
-            Format::Mxfp4 => groups(out, 32, |group, out| {
+            Format::Mxfp4 => groups(out, codes, |group, out: &mut [f32; 32], codes: &[u8; 16]| {
                 let scale = power_of_two(scales[group]);
-                nibbles(&codes[group * 16..], out, |code| scale * FP4_TWICE[code as usize]);
+                let values = nibbles(codes).map(|code| FP4_TWICE[usize::from(code)]);
+                each(out, &values, |value| scale * value);
             }),
-            Format::Q4K => groups(out, 32, |group, out| {
+            Format::Q4K => groups(out, codes, |group, out: &mut [f32; 32], codes: &[u8; 16]| {
                 let (scale, zero) = k_scale(scales, sub, zeros, group);
-                nibbles(&codes[group * 16..], out, |code| scale * code - zero);
+                each(out, &nibbles(codes).map(f32::from), |code| scale * code - zero);
             }),
-            Format::Q5K => groups(out, 32, |group, out| {
+            Format::Q5K => groups(out, codes, |group, out: &mut [f32; 32], codes: &[u8; 16]| {
                 let (scale, zero) = k_scale(scales, sub, zeros, group);
-                nibbles(&codes[group * 16..], out, |code| code);
-                for (i, out) in out.iter_mut().enumerate() {
-                    let code = *out + f32::from(bits(high, 1, group * 32 + i) << 4);
-                    *out = scale * code - zero;
+                let mut codes = nibbles(codes);
+                let high = u32::from_le_bytes(high.as_chunks::<4>().0[group]);
+                for (i, code) in codes.iter_mut().enumerate() {
+                    *code |= (high >> i & 1) as u8 * 16;
                 }
+                each(out, &codes.map(f32::from), |code| scale * code - zero);
             }),
-            Format::Q6K => groups(out, 16, |group, out| {
-                let scale = half(scales, group / 16) * f32::from(sub[group] as i8);
-                nibbles(&codes[group * 8..], out, |code| code);
-                for (i, out) in out.iter_mut().enumerate() {
-                    let code = *out + f32::from(bits(high, 2, group * 16 + i) << 4);
-                    *out = scale * (code - 32.0);
+            Format::Q6K => groups(out, codes, |group, out: &mut [f32; 32], codes: &[u8; 16]| {
+                let factor = half(scales, group / 8);
+                let mut codes = nibbles(codes);
+                let high = u64::from_le_bytes(high.as_chunks::<8>().0[group]);
+                for (i, code) in codes.iter_mut().enumerate() {
+                    *code |= (high >> (2 * i) & 3) as u8 * 16;
+                }
+                let numbers = codes.map(|code| f32::from(code) - 32.0);
+                for (half, of_half) in (0..2).zip([0..16, 16..32]) {
+                    let scale = factor * f32::from(sub[group * 2 + half] as i8);
+                    for (out, number) in out[of_half.clone()].iter_mut().zip(&numbers[of_half]) {
+                        *out = scale * number;
+                    }
                 }
             }),
             Format::Int8 => {
                 let size = (self.group_size as usize).max(1);
-                groups(out, size, |group, out| {
+                out.chunks_exact_mut(size).enumerate().for_each(|(group, out)| {
                     let number = |plane: &[u8]| {
                         plane.as_chunks::<4>().0.get(group).map(|bytes| f32::from_le_bytes(*bytes))
                     };
@@ -220,17 +227,31 @@ fn k_scale(scales: &[u8], sub: &[u8], zeros: &[u8], group: usize) -> (f32, f32) 
     (half(scales, block) * f32::from(scale), half(zeros, block) * f32::from(zero))
 }
 
-/// Calls `f` for each group of `size` numbers.
+/// Calls `f` for each group of 32 numbers and its bytes of codes.
 #[inline(always)]
-fn groups(out: &mut [f32], size: usize, f: impl Fn(usize, &mut [f32])) {
-    out.chunks_exact_mut(size).enumerate().for_each(|(group, out)| f(group, out));
+fn groups<const BYTES: usize>(
+    out: &mut [f32],
+    codes: &[u8],
+    f: impl Fn(usize, &mut [f32; 32], &[u8; BYTES]),
+) {
+    let groups = out.as_chunks_mut::<32>().0.iter_mut().zip(codes.as_chunks::<BYTES>().0);
+    groups.enumerate().for_each(|(group, (out, codes))| f(group, out, codes));
 }
 
-/// out = f(code), two codes a byte, the lower half first.
+/// out = f(code), number by number.
 #[inline(always)]
-fn nibbles(codes: &[u8], out: &mut [f32], f: impl Fn(f32) -> f32) {
-    for (out, byte) in out.chunks_exact_mut(2).zip(codes) {
-        out[0] = f(f32::from(byte & 15));
-        out[1] = f(f32::from(byte >> 4));
+fn each(out: &mut [f32; 32], codes: &[f32; 32], f: impl Fn(f32) -> f32) {
+    for (out, code) in out.iter_mut().zip(codes) {
+        *out = f(*code);
     }
+}
+
+/// Two codes a byte, the lower half first.
+#[inline(always)]
+fn nibbles(codes: &[u8; 16]) -> [u8; 32] {
+    let mut apart = [0; 32];
+    for (pair, byte) in apart.as_chunks_mut::<2>().0.iter_mut().zip(codes) {
+        *pair = [byte & 15, byte >> 4];
+    }
+    apart
 }
