@@ -11,7 +11,7 @@ use thintensor::backend::wgpu::compose::{FILES, Variant, compose};
 use thintensor::backend::wgpu::lower::{Kernel, Target, lower};
 use thintensor::model::{Activation, ModelSpec};
 use thintensor::plan::{KvFormat, Plan, PlanOptions};
-use thintensor::program::{LogitRows, StepShape, decoder};
+use thintensor::program::{LogitRows, Op, StepShape, decoder};
 use thintensor::quant::Format;
 
 mod tiny;
@@ -33,9 +33,17 @@ fn kernels(subgroups: bool) -> Vec<Kernel> {
         let (spec, plan) = model(format, act, kv_format);
         for (rows, logits) in [(1, LogitRows::All), (32, LogitRows::One), (32, LogitRows::All)] {
             let sample = logits == LogitRows::One || rows == 1;
-            let shape = StepShape { rows, kv_capacity: 256, logits, sample, hidden: !sample };
-            let program = decoder::build(&spec, &plan, shape);
+            let kv_capacity = if rows == 1 { 512 } else { 256 };
+            let shape = StepShape { rows, kv_capacity, logits, sample, hidden: !sample };
+            let mut program = decoder::build(&spec, &plan, shape);
             let ops = 0..program.ops.len();
+            kernels.extend(lower(&program, ops.clone(), target).expect("every op has a kernel"));
+            // A head that is no whole number of 16-byte words takes the plain kernel.
+            for op in &mut program.ops {
+                if let Op::Attention { kv, .. } = op {
+                    kv.head_dim = 18;
+                }
+            }
             kernels.extend(lower(&program, ops, target).expect("every op has a kernel"));
         }
     }
@@ -47,7 +55,7 @@ fn model(format: Format, act: Activation, kv_format: KvFormat) -> (ModelSpec, Pl
     let manifest = thintensor::format::Pages::manifest(&pages);
     let mut spec = ModelSpec::from_json(&manifest.spec).expect("a sound description");
     spec.hidden_act = act;
-    let options = PlanOptions { context: 256, sequences: 2, kv_format };
+    let options = PlanOptions { context: 512, sequences: 2, kv_format };
     let records = thintensor::format::Pages::pages(&pages);
     let plan = Plan::new(manifest, records, &spec, options).expect("a sound model");
     (spec, plan)

@@ -9,3 +9,13 @@ fn kv_decode(word: u32, index: u32) -> f32 {
 fn kv_encode(low: f32, high: f32) -> u32 {
     return bitcast<u32>(low);
 }
+
+const KV_PER_VEC: u32 = 4u;
+
+fn kv_low(word: vec4<u32>) -> vec4<f32> {
+    return bitcast<vec4<f32>>(word);
+}
+
+fn kv_high(word: vec4<u32>) -> vec4<f32> {
+    return vec4<f32>(0.0);
+}

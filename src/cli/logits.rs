@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 use thintensor::engine::{LogitsChunk, Outputs};
+use thintensor::format::writer;
 
 use super::args::{LogitsArgs, Positions};
 use super::error::{Error, Exit};
@@ -60,7 +61,7 @@ pub(crate) fn logits(args: &LogitsArgs) -> Result<Exit, Error> {
         return Err(error);
     }
     computed?;
-    output.finish(&args.output)?;
+    output.finish()?;
     drop(watch);
     let report = json!({
         "file": args.output.display().to_string(),
@@ -190,6 +191,7 @@ fn id_bytes(ids: &[u32]) -> Vec<u8> {
 struct Output {
     file: File,
     path: PathBuf,
+    target: PathBuf,
     done: bool,
 }
 
@@ -199,11 +201,12 @@ impl Output {
             let message = format!("'{}' is a folder", target.display());
             return Err(Error::usage(message, "give the name of a file to write with -o"));
         }
+        let target = writer::target(target).map_err(thintensor::Error::from)?;
         let mut name = target.as_os_str().to_owned();
         name.push(format!(".{}.partial", std::process::id()));
         let path = PathBuf::from(name);
-        let file = File::create_new(&path).map_err(|source| io(target, source))?;
-        Ok(Output { file, path, done: false })
+        let file = File::create_new(&path).map_err(|source| io(&target, source))?;
+        Ok(Output { file, path, target, done: false })
     }
 
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
@@ -214,9 +217,9 @@ impl Output {
     }
 
     /// Gives the file its name.
-    fn finish(mut self, target: &Path) -> Result<(), Error> {
-        self.file.sync_all().map_err(|source| io(target, source))?;
-        std::fs::rename(&self.path, target).map_err(|source| io(target, source))?;
+    fn finish(mut self) -> Result<(), Error> {
+        self.file.sync_all().map_err(|source| io(&self.target, source))?;
+        std::fs::rename(&self.path, &self.target).map_err(|source| io(&self.target, source))?;
         self.done = true;
         Ok(())
     }

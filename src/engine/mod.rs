@@ -164,13 +164,13 @@ impl Error {
                 Some(if room >= 32 {
                     format!("--context {room} would fit")
                 } else {
-                    format!(
-                        "the smallest budget with --context 256 is {} bytes",
-                        fixed + 256 * per_token
-                    )
+                    let least = fixed + 256 * per_token;
+                    format!("--budget {}MiB holds it with --context 256", least.div_ceil(1 << 20))
                 })
             }
-            Error::NotFinite { .. } => Some("the weights may be damaged; run 'thin verify'".into()),
+            Error::NotFinite { .. } => {
+                Some("the weights may be damaged; 'thin verify' checks an archive".into())
+            }
             Error::Token { .. }
             | Error::NoTokens
             | Error::NoSequence { .. }

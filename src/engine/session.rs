@@ -122,6 +122,8 @@ impl Session {
         let mut rest = tokens;
         loop {
             if interrupted() {
+                // Finished chunks are kept, and with them what they found; nobody else is to be blamed.
+                self.check_status(self.tokens.len() as u32)?;
                 return Err(Error::Interrupted.into());
             }
             let (chunk, tail) = rest.split_at(rest.len().min(largest as usize));
@@ -220,6 +222,9 @@ impl Session {
                 .map(|tap| self.numbers(BufferName::Hidden { tap }, rows * width, fence))
                 .collect::<crate::Result<Vec<_>>>()?;
             self.check_status(first)?;
+            if logits.iter().any(|logit| !logit.is_finite()) {
+                return Err(Error::NotFinite { layer: None, position: first }.into());
+            }
             sink(LogitsChunk { first, rows, logits, hidden })?;
         }
         Ok(())

@@ -13,6 +13,12 @@ use super::{Hash, PagePlace, grouped, short};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// Something other than a file stands where one is to be written.
+    #[error("'{}' is not a file, and is left as it is", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
     /// The operating system refused.
     #[error("cannot {verb} '{}'", path.display())]
     Io {
@@ -349,10 +355,10 @@ impl Error {
             | Error::UnknownFormat { .. }
             | Error::RecordField { .. } => "the archive may be written by a newer version",
             Error::FrontCut { .. } | Error::PageCut { .. } => {
-                "the download may be incomplete; run 'thin pull --resume' or copy the file again"
+                "the download may be incomplete; fetch the file again"
             }
             Error::FileLength { found, stated, .. } if found < stated => {
-                "the download may be incomplete; run 'thin pull --resume' or copy the file again"
+                "the download may be incomplete; fetch the file again"
             }
             Error::FileLength { .. } => "something was appended to the file; copy it again",
             Error::HeaderField { .. }
@@ -366,6 +372,7 @@ impl Error {
             }
             Error::Contradiction { .. } => "'thin verify' lists every contradiction",
             Error::Exists { .. } | Error::NotEmpty { .. } => "use --force to replace what is there",
+            Error::NotAFile { .. } => "give another name with -o",
             Error::NoSpace { .. } => "free some space or choose another disk with -o",
             Error::Busy { .. } => "wait for it, or choose another name with -o",
             Error::Interrupted { .. } => "go on with --resume",

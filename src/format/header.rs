@@ -260,9 +260,9 @@ impl Found {
     #[must_use]
     pub fn hint(self) -> Option<&'static str> {
         match self {
-            Found::Empty | Found::Unfinished | Found::Html => Some(
-                "the download failed or is incomplete; run 'thin pull --resume' or copy the file again",
-            ),
+            Found::Empty | Found::Unfinished | Found::Html => {
+                Some("the download failed or is incomplete; fetch the file again")
+            }
             Found::Version0 => Some("convert it with 'thin convert OLD.thin -o NEW.thin'"),
             Found::Newer(_) => Some("a newer version of this program reads it"),
             Found::Gguf => Some("convert it with 'thin convert FILE.gguf -o FILE.thin'"),
@@ -270,7 +270,7 @@ impl Found {
                 Some("give the folder it lies in to 'thin convert FOLDER -o FILE.thin'")
             }
             Found::Zip => Some("only safetensors and GGUF checkpoints can be converted"),
-            Found::LfsPointer => Some("fetch the file itself with 'git lfs pull' or 'thin pull'"),
+            Found::LfsPointer => Some("fetch the file itself with 'git lfs pull'"),
             Found::Json | Found::Unknown(_) => None,
         }
     }

@@ -61,6 +61,7 @@ pub fn write(
     options: &WriteOptions<'_>,
 ) -> Result<WriteReport, crate::Error> {
     let start = Instant::now();
+    let path = &target(path)?;
     let mut plan = Plan::new(pages, path)?;
     if !options.force && path.symlink_metadata().is_ok() {
         return Err(Error::Exists { path: path.into() }.into());
@@ -85,6 +86,17 @@ pub fn write(
         pages_kept: written.kept,
         seconds: start.elapsed().as_secs_f64(),
     })
+}
+
+/// Where a file of this name is written: through a symbolic link, to the file behind it.
+///
+/// **Errors**: [`Error::NotAFile`] where something else stands there; renaming over it would destroy it.
+pub fn target(path: &Path) -> Result<PathBuf, Error> {
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    match path.metadata() {
+        Ok(found) if !found.is_file() => Err(Error::NotAFile { path }),
+        Ok(_) | Err(_) => Ok(path),
+    }
 }
 
 /// Where everything will lie, known before the first page is packed.

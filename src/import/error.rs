@@ -162,11 +162,9 @@ impl Error {
             Error::DanglingLink { .. } => {
                 "download the model again, or copy it with its link targets"
             }
-            Error::LfsPointer { .. } => {
-                "fetch the file with 'git lfs pull', or download it with 'thin pull'"
-            }
+            Error::LfsPointer { .. } => "fetch the file itself with 'git lfs pull'",
             Error::Html { .. } => {
-                "the download was answered with an error page; fetch the file again with 'thin pull'"
+                "the download was answered with an error page; fetch the file again"
             }
             Error::PickledWeights { .. } => {
                 "use a repository with .safetensors files, or convert it with transformers' save_pretrained"
@@ -183,9 +181,7 @@ impl Error {
             Error::NoWeights { found: None, .. }
             | Error::NoTensors { .. }
             | Error::NoIndex { .. }
-            | Error::ShardMissing { .. } => {
-                "the download may be incomplete; run 'thin pull --resume'"
-            }
+            | Error::ShardMissing { .. } => "the download may be incomplete; fetch the file again",
             Error::OnlyTokenizerModel { .. } => {
                 "add a tokenizer.json, as transformers' AutoTokenizer.save_pretrained writes it"
             }
@@ -193,7 +189,7 @@ impl Error {
                 safetensors::Problem::TooShort { .. }
                 | safetensors::Problem::HeaderBeyondEnd { .. }
                 | safetensors::Problem::DataLength { .. } => {
-                    "the download may be incomplete; run 'thin pull --resume'"
+                    "the download may be incomplete; fetch the file again"
                 }
                 _ => return None,
             },

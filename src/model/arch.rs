@@ -30,6 +30,8 @@ pub struct Architecture {
     pub mlp_bias: Bias,
     /// Per-head norm of queries and keys.
     pub qk_norm: bool,
+    /// Whether `partial_rotary_factor` means something to it; the reference library ignores it elsewhere.
+    pub partial_rotary: bool,
     /// Which layers see only a window.
     pub window: Window,
     /// Which layers have positions.
@@ -72,7 +74,7 @@ pub struct Defaults {
     /// The context length.
     pub max_position_embeddings: u32,
     /// Base of the rotary frequencies; none where versions of the library disagree, so that the key is required.
-    pub rope_theta: Option<f64>,
+    pub rope_theta: f64,
     /// Width of a head; none for `hidden_size / num_attention_heads`.
     pub head_dim: Option<u32>,
     /// Keys visible to a query.
@@ -165,11 +167,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         classes: &["LlamaForCausalLM", "LlamaModel", "LLaMAForCausalLM"],
         special: "grouped-query attention; llama3, linear and YaRN position scaling; optional biases",
         goldens: &["llama", "llama-tied", "llama-sharded", "llama-bias-linear"],
-        defaults: Defaults {
-            rope_theta: Some(10_000.0),
-            max_position_embeddings: 2_048,
-            ..DEFAULTS
-        },
+        defaults: Defaults { max_position_embeddings: 2_048, ..DEFAULTS },
         qkv_bias: Bias::If("attention_bias"),
         attn_out_bias: Bias::If("attention_bias"),
         mlp_bias: Bias::If("mlp_bias"),
@@ -182,7 +180,6 @@ pub static ARCHITECTURES: &[Architecture] = &[
         special: "sliding window in every layer where the config has one; free head width",
         goldens: &["mistral"],
         defaults: Defaults {
-            rope_theta: Some(10_000.0),
             max_position_embeddings: 131_072,
             sliding_window: Some(4_096),
             ..DEFAULTS
@@ -220,7 +217,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         classes: &["SmolLM3ForCausalLM", "SmolLM3Model"],
         special: "every fourth layer without positions; tied unless the config says otherwise",
         goldens: &["smollm3"],
-        defaults: Defaults { tie_word_embeddings: true, ..DEFAULTS },
+        defaults: Defaults { tie_word_embeddings: true, rope_theta: 2_000_000.0, ..DEFAULTS },
         qkv_bias: Bias::If("attention_bias"),
         attn_out_bias: Bias::If("attention_bias"),
         mlp_bias: Bias::If("mlp_bias"),
@@ -234,13 +231,9 @@ pub static ARCHITECTURES: &[Architecture] = &[
         classes: &["Phi3ForCausalLM", "Phi3Model"],
         special: "fused query-key-value and gate-up projections; rotation of part of a head",
         goldens: &["phi3"],
-        defaults: Defaults {
-            rms_norm_eps: 1e-5,
-            rope_theta: Some(10_000.0),
-            max_position_embeddings: 4_096,
-            ..DEFAULTS
-        },
+        defaults: Defaults { rms_norm_eps: 1e-5, max_position_embeddings: 4_096, ..DEFAULTS },
         window: Window::Every,
+        partial_rotary: true,
         names: Names { tensors: &[MODEL, FUSED_ATTENTION, FUSED_FEED_FORWARD], ..NAMES },
         gguf: gguf("phi3", &[GGUF_MODEL, GGUF_FUSED_ATTENTION, GGUF_FUSED_FEED_FORWARD]),
         ..PLAIN
@@ -252,7 +245,7 @@ const DEFAULTS: Defaults = Defaults {
     tie_word_embeddings: false,
     rms_norm_eps: 1e-6,
     max_position_embeddings: 32_768,
-    rope_theta: None,
+    rope_theta: 10_000.0,
     head_dim: None,
     sliding_window: None,
 };
@@ -268,6 +261,7 @@ const PLAIN: Architecture = Architecture {
     attn_out_bias: Bias::Never,
     mlp_bias: Bias::Never,
     qk_norm: false,
+    partial_rotary: false,
     window: Window::Never,
     positions: Positions::Every,
     names: NAMES,

@@ -19,6 +19,8 @@ shader_files![
     "add_bias",
     "advance",
     "attention",
+    "attention_combine",
+    "attention_split",
     "check_finite",
     "embed",
     "format/bf16",

@@ -84,14 +84,50 @@ pub enum LowerError {
 /// Rows up to which a product reads the matrix once per row.
 const MATRIX_ROWS: u32 = 8;
 
-/// Bytes of scratch a program needs.
+/// Positions of one split of attention: a workgroup scores them in one go.
+const SPLIT: u32 = 256;
+/// Step rows up to which attention is split; with more, heads and rows fill the device.
+const SPLIT_ROWS: u32 = 8;
+
+/// Bytes of scratch a program needs: adjusted logits, or partial results of attention.
 #[must_use]
 pub fn scratch_bytes(program: &Program) -> u64 {
-    let logits = |op: &Op| match op {
+    let bytes = |op: &Op| match op {
         Op::Sample { logits, .. } => logit_rows(program) * u64::from(logits.width) * 4,
+        Op::Attention { kv, heads, .. } => match splits(program, kv) {
+            0 | 1 => 0,
+            splits => {
+                let numbers = u64::from(splits) * u64::from(kv.head_dim + 2);
+                u64::from(program.shape.rows) * u64::from(*heads) * numbers * 4
+            }
+        },
         _ => 0,
     };
-    program.ops.iter().map(logits).max().unwrap_or(0)
+    program.ops.iter().map(bytes).max().unwrap_or(0)
+}
+
+/// Whether a cached row is whole 16-byte words, few enough for a workgroup.
+fn is_vector_head(kv: &KvLayout) -> bool {
+    let per_word = 16 / kv.format.bytes() as u32;
+    kv.head_dim.is_multiple_of(per_word) && kv.head_dim <= 256
+}
+
+/// Splits of attention over the positions a program was built for.
+fn splits(program: &Program, kv: &KvLayout) -> u32 {
+    if program.shape.rows > SPLIT_ROWS || !is_vector_head(kv) {
+        return 1;
+    }
+    program.shape.kv_capacity.div_ceil(SPLIT)
+}
+
+/// The numbers of an attention op.
+#[derive(Clone, Copy)]
+struct Attention<'a> {
+    layer: u32,
+    kv: &'a KvLayout,
+    heads: u32,
+    scale: f32,
+    window: Option<u32>,
 }
 
 fn logit_rows(program: &Program) -> u64 {
@@ -174,28 +210,9 @@ impl<'p> Lowering<'p> {
             }
             Op::KvAppend { k, v, layer, kv } => self.kv_append(k, v, *layer, kv)?,
             Op::Attention { q, out, layer, kv, heads, scale, window } => {
-                let file = kv_format(kv)?;
-                let mut params = kv_params(kv);
-                params.extend([heads / kv.kv_heads, q.offset, q.stride, out.offset, out.stride]);
-                let capacity = self.program.shape.kv_capacity;
-                params.extend([
-                    window.unwrap_or(0),
-                    self.table_entries(),
-                    capacity,
-                    scale.to_bits(),
-                ]);
-                let pool = BufferName::Kv { layer: *layer };
-                let bindings = vec![
-                    Binding::Step,
-                    Read(q.buffer),
-                    Write(out.buffer),
-                    Read(pool),
-                    Read(BufferName::BlockTable),
-                ];
-                let grid = [*heads, self.program.shape.rows, 1];
-                let draft = Draft::new("attention", bindings, params, grid);
-                let draft = draft.slot("KV", file).knob("HEAD_DIM", kv.head_dim);
-                self.push(self.reducing(draft), 0);
+                let call =
+                    Attention { layer: *layer, kv, heads: *heads, scale: *scale, window: *window };
+                self.attention(q, out, &call)?;
             }
             Op::GatedAct { x, out, act } => {
                 let params = vec![out.width, x.offset, x.stride, out.offset, out.stride];
@@ -369,6 +386,37 @@ impl<'p> Lowering<'p> {
             let words = kv.head_dim.div_ceil(4 / kv.format.bytes() as u32);
             let grid = [(kv.kv_heads * words).div_ceil(64), self.program.shape.rows, 1];
             self.push(Draft::new("kv_append", bindings, params, grid).slot("KV", file), 0);
+        }
+        Ok(())
+    }
+
+    fn attention(&mut self, q: &View, out: &View, call: &Attention<'_>) -> Result<(), LowerError> {
+        let Attention { layer, kv, heads, scale, window } = *call;
+        let file = kv_format(kv)?;
+        let capacity = self.program.shape.kv_capacity;
+        let mut params = kv_params(kv);
+        params.extend([heads / kv.kv_heads, q.offset, q.stride, out.offset, out.stride]);
+        params.extend([window.unwrap_or(0), self.table_entries(), capacity, scale.to_bits()]);
+        let splits = splits(self.program, kv);
+        let target = if splits > 1 { Binding::WriteScratch } else { Binding::Write(out.buffer) };
+        let pool = Binding::Read(BufferName::Kv { layer });
+        let table = Binding::Read(BufferName::BlockTable);
+        let bindings = vec![Binding::Step, Binding::Read(q.buffer), target, pool, table];
+        let rows = self.program.shape.rows;
+        if !is_vector_head(kv) {
+            let draft = Draft::new("attention", bindings, params, [heads, rows, 1]);
+            let draft = draft.slot("KV", file).knob("HEAD_DIM", kv.head_dim);
+            self.push(self.reducing(draft), 0);
+            return Ok(());
+        }
+        params.push(SPLIT);
+        let draft = Draft::new("attention_split", bindings, params, [heads, rows, splits]);
+        let draft = draft.slot("KV", file).knob("HEAD_DIM", kv.head_dim);
+        self.push(self.reducing(draft.knob("PARTIAL", u32::from(splits > 1))), 0);
+        if splits > 1 {
+            let params = vec![heads, kv.head_dim, splits, out.offset, out.stride];
+            let bindings = vec![Binding::Step, Binding::ReadScratch, Binding::Write(out.buffer)];
+            self.push(Draft::new("attention_combine", bindings, params, [heads, rows, 1]), 0);
         }
         Ok(())
     }

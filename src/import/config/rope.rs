@@ -33,10 +33,26 @@ pub(super) fn rope(
         });
     }
     let kind = kind(&inner)?;
-    let rope_theta = agreed(fields, &inner, "rope_theta")?
-        .or(row.defaults.rope_theta)
-        .ok_or_else(|| fields.missing("rope_theta"))?;
-    let partial = agreed(fields, &inner, "partial_rotary_factor")?.unwrap_or(1.0);
+    let rope_theta = agreed(fields, &inner, "rope_theta")?.unwrap_or(row.defaults.rope_theta);
+    let partial = match agreed(fields, &inner, "partial_rotary_factor")? {
+        Some(factor) if row.partial_rotary => factor,
+        // Where positions are stretched the reference library is of two minds about it; better refused.
+        Some(factor) if factor != 1.0 && kind != "default" => {
+            return Err(Problem::Changes {
+                key: "partial_rotary_factor".to_owned(),
+                value: factor.to_string(),
+                model_type: row.model_type.to_owned(),
+            });
+        }
+        Some(factor) if factor != 1.0 => {
+            let model_type = row.model_type;
+            notes.push(format!(
+                "'partial_rotary_factor: {factor}' means nothing for {model_type} and is not used"
+            ));
+            1.0
+        }
+        Some(_) | None => 1.0,
+    };
     let original = inner.u32("original_max_position_embeddings")?;
     let original_outside = fields.u32("original_max_position_embeddings")?;
     let scaling = match kind {
