@@ -122,7 +122,7 @@ impl Encoding {
     /// The numbers of a row, given its planes. `out` has as many as the row.
     #[inline(always)]
     pub fn decode(self, planes: &Planes<'_>, out: &mut [f32]) {
-        let [codes, high, scales, sub, zeros] = *planes;
+        let [codes, _, scales, _, zeros] = *planes;
         match self.format {
             Format::F32 => {
                 for (out, code) in out.iter_mut().zip(codes.as_chunks::<4>().0) {
@@ -135,54 +135,16 @@ impl Encoding {
                     *out = widen(u16::from_le_bytes(*code));
                 }
             }
-            Format::Q8_0 => groups(out, codes, |group, out: &mut [f32; 32], codes: &[u8; 32]| {
-                let scale = half(scales, group);
-                each(out, &codes.map(|code| f32::from(code as i8)), |code| scale * code);
-            }),
-            Format::Q4_0 => groups(out, codes, |group, out: &mut [f32; 32], codes: &[u8; 16]| {
-                let scale = half(scales, group);
-                each(out, &nibbles(codes).map(f32::from), |code| scale * (code - 8.0));
-            }),
-            Format::Q4_1 => groups(out, codes, |group, out: &mut [f32; 32], codes: &[u8; 16]| {
-                let (scale, zero) = (half(scales, group), half(zeros, group));
-                each(out, &nibbles(codes).map(f32::from), |code| scale * code + zero);
-            }),
-            Format::Mxfp4 => groups(out, codes, |group, out: &mut [f32; 32], codes: &[u8; 16]| {
-                let scale = power_of_two(scales[group]);
-                let values = nibbles(codes).map(|code| FP4_TWICE[usize::from(code)]);
-                each(out, &values, |value| scale * value);
-            }),
-            Format::Q4K => groups(out, codes, |group, out: &mut [f32; 32], codes: &[u8; 16]| {
-                let (scale, zero) = k_scale(scales, sub, zeros, group);
-                each(out, &nibbles(codes).map(f32::from), |code| scale * code - zero);
-            }),
-            Format::Q5K => groups(out, codes, |group, out: &mut [f32; 32], codes: &[u8; 16]| {
-                let (scale, zero) = k_scale(scales, sub, zeros, group);
-                let mut codes = nibbles(codes);
-                let high = u32::from_le_bytes(high.as_chunks::<4>().0[group]);
-                for (i, code) in codes.iter_mut().enumerate() {
-                    *code |= (high >> i & 1) as u8 * 16;
-                }
-                each(out, &codes.map(f32::from), |code| scale * code - zero);
-            }),
-            Format::Q6K => groups(out, codes, |group, out: &mut [f32; 32], codes: &[u8; 16]| {
-                let factor = half(scales, group / 8);
-                let mut codes = nibbles(codes);
-                let high = u64::from_le_bytes(high.as_chunks::<8>().0[group]);
-                for (i, code) in codes.iter_mut().enumerate() {
-                    *code |= (high >> (2 * i) & 3) as u8 * 16;
-                }
-                let numbers = codes.map(|code| f32::from(code) - 32.0);
-                for (half, of_half) in (0..2).zip([0..16, 16..32]) {
-                    let scale = factor * f32::from(sub[group * 2 + half] as i8);
-                    for (out, number) in out[of_half.clone()].iter_mut().zip(&numbers[of_half]) {
-                        *out = scale * number;
-                    }
-                }
-            }),
+            Format::Q8_0 => q8_0(planes, out),
+            Format::Q4_0 => q4_0(planes, out),
+            Format::Q4_1 => q4_1(planes, out),
+            Format::Mxfp4 => mxfp4(planes, out),
+            Format::Q4K => q4_k(planes, out),
+            Format::Q5K => q5_k(planes, out),
+            Format::Q6K => q6_k(planes, out),
             Format::Int8 => {
                 let size = (self.group_size as usize).max(1);
-                out.chunks_exact_mut(size).enumerate().for_each(|(group, out)| {
+                for (group, out) in out.chunks_exact_mut(size).enumerate() {
                     let number = |plane: &[u8]| {
                         plane.as_chunks::<4>().0.get(group).map(|bytes| f32::from_le_bytes(*bytes))
                     };
@@ -192,7 +154,7 @@ impl Encoding {
                         let value = scale * f32::from(*code as i8);
                         *out = zero.map_or(value, |zero| value + zero);
                     }
-                });
+                }
             }
             Format::Bytes => {}
         }
@@ -221,28 +183,99 @@ fn half(plane: &[u8], index: usize) -> f32 {
 
 /// Scale and minimum of a group of 32 in a K format.
 #[inline(always)]
-fn k_scale(scales: &[u8], sub: &[u8], zeros: &[u8], group: usize) -> (f32, f32) {
+fn k_scale(planes: &Planes<'_>, group: usize) -> (f32, f32) {
     let block = group / 8;
-    let (scale, zero) = scale_min(&sub[block * 12..], group % 8);
-    (half(scales, block) * f32::from(scale), half(zeros, block) * f32::from(zero))
+    let (scale, zero) = scale_min(&planes[3][block * 12..], group % 8);
+    (half(planes[2], block) * f32::from(scale), half(planes[4], block) * f32::from(zero))
 }
 
-/// Calls `f` for each group of 32 numbers and its bytes of codes.
+/// A row in groups of 32 numbers, each with its `BYTES` bytes of codes.
+///
+/// **Why** the functions below are plain loops, all inlined: the caller may be compiled for vector
+/// instructions, which a closure, or what `for_each` and `map` call, would not be.
 #[inline(always)]
-fn groups<const BYTES: usize>(
-    out: &mut [f32],
-    codes: &[u8],
-    f: impl Fn(usize, &mut [f32; 32], &[u8; BYTES]),
-) {
-    let groups = out.as_chunks_mut::<32>().0.iter_mut().zip(codes.as_chunks::<BYTES>().0);
-    groups.enumerate().for_each(|(group, (out, codes))| f(group, out, codes));
+fn groups<'a, const BYTES: usize>(
+    planes: &Planes<'a>,
+    out: &'a mut [f32],
+) -> impl Iterator<Item = (usize, (&'a mut [f32; 32], &'a [u8; BYTES]))> {
+    out.as_chunks_mut::<32>().0.iter_mut().zip(planes[0].as_chunks::<BYTES>().0).enumerate()
 }
 
-/// out = f(code), number by number.
 #[inline(always)]
-fn each(out: &mut [f32; 32], codes: &[f32; 32], f: impl Fn(f32) -> f32) {
-    for (out, code) in out.iter_mut().zip(codes) {
-        *out = f(*code);
+fn q8_0(planes: &Planes<'_>, out: &mut [f32]) {
+    for (group, (out, codes)) in groups::<32>(planes, out) {
+        // Taken out first, so that the compiler need not think of `out` changing them.
+        let (scale, codes) = (half(planes[2], group), *codes);
+        for i in 0..32 {
+            out[i] = scale * f32::from(codes[i] as i8);
+        }
+    }
+}
+
+#[inline(always)]
+fn q4_0(planes: &Planes<'_>, out: &mut [f32]) {
+    for (group, (out, codes)) in groups::<16>(planes, out) {
+        let (scale, codes) = (half(planes[2], group), nibbles(codes));
+        for i in 0..32 {
+            out[i] = scale * (f32::from(codes[i]) - 8.0);
+        }
+    }
+}
+
+#[inline(always)]
+fn q4_1(planes: &Planes<'_>, out: &mut [f32]) {
+    for (group, (out, codes)) in groups::<16>(planes, out) {
+        let (scale, zero) = (half(planes[2], group), half(planes[4], group));
+        let codes = nibbles(codes);
+        for i in 0..32 {
+            out[i] = scale * f32::from(codes[i]) + zero;
+        }
+    }
+}
+
+#[inline(always)]
+fn mxfp4(planes: &Planes<'_>, out: &mut [f32]) {
+    for (group, (out, codes)) in groups::<16>(planes, out) {
+        let (scale, codes) = (power_of_two(planes[2][group]), nibbles(codes));
+        for i in 0..32 {
+            out[i] = scale * FP4_TWICE[usize::from(codes[i])];
+        }
+    }
+}
+
+#[inline(always)]
+fn q4_k(planes: &Planes<'_>, out: &mut [f32]) {
+    for (group, (out, codes)) in groups::<16>(planes, out) {
+        let ((scale, zero), codes) = (k_scale(planes, group), nibbles(codes));
+        for i in 0..32 {
+            out[i] = scale * f32::from(codes[i]) - zero;
+        }
+    }
+}
+
+#[inline(always)]
+fn q5_k(planes: &Planes<'_>, out: &mut [f32]) {
+    for (group, (out, codes)) in groups::<16>(planes, out) {
+        let ((scale, zero), codes) = (k_scale(planes, group), nibbles(codes));
+        let high = u32::from_le_bytes(planes[1].as_chunks::<4>().0[group]);
+        for i in 0..32 {
+            let code = codes[i] + 16 * ((high >> i) & 1) as u8;
+            out[i] = scale * f32::from(code) - zero;
+        }
+    }
+}
+
+#[inline(always)]
+fn q6_k(planes: &Planes<'_>, out: &mut [f32]) {
+    for (group, (out, codes)) in groups::<16>(planes, out) {
+        let (factor, codes) = (half(planes[2], group / 8), nibbles(codes));
+        let high = u64::from_le_bytes(planes[1].as_chunks::<8>().0[group]);
+        let [first, second] = planes[3].as_chunks::<2>().0[group];
+        let scales = [factor * f32::from(first as i8), factor * f32::from(second as i8)];
+        for i in 0..32 {
+            let code = codes[i] + 16 * ((high >> (2 * i)) & 3) as u8;
+            out[i] = scales[i / 16] * (f32::from(code) - 32.0);
+        }
     }
 }
 
@@ -250,8 +283,9 @@ fn each(out: &mut [f32; 32], codes: &[f32; 32], f: impl Fn(f32) -> f32) {
 #[inline(always)]
 fn nibbles(codes: &[u8; 16]) -> [u8; 32] {
     let mut apart = [0; 32];
-    for (pair, byte) in apart.as_chunks_mut::<2>().0.iter_mut().zip(codes) {
-        *pair = [byte & 15, byte >> 4];
+    for i in 0..16 {
+        apart[2 * i] = codes[i] & 15;
+        apart[2 * i + 1] = codes[i] >> 4;
     }
     apart
 }

@@ -13,7 +13,7 @@ pub fn bf16_to_f32(bits: u16) -> f32 {
 
 /// binary16 bits as binary32, payloads of NaNs kept.
 #[must_use]
-#[inline]
+#[inline(always)]
 pub fn f16_to_f32(bits: u16) -> f32 {
     let sign = u32::from(bits & 0x8000) << 16;
     let mantissa = u32::from(bits & 0x03ff);
