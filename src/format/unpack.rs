@@ -346,7 +346,7 @@ impl<'a> Recent<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Vector;
+    use super::super::{Manifest, PageRecord, Role, Vector};
     use super::*;
 
     fn tensor(dtype: &str, transform: &[Transform]) -> Tensor {
@@ -429,5 +429,58 @@ mod tests {
                 assert!(rows.end - rows.start <= 4, "{bad:?}");
             }
         }
+    }
+
+    /// Pages in memory.
+    struct Held(Manifest, Vec<PageRecord>, Vec<Vec<u8>>);
+
+    impl Pages for Held {
+        fn name(&self) -> &str {
+            "held"
+        }
+
+        fn manifest(&self) -> &Manifest {
+            &self.0
+        }
+
+        fn pages(&self) -> &[PageRecord] {
+            &self.1
+        }
+
+        fn read(&self, page: PageId, out: &mut [u8]) -> Result<(), crate::Error> {
+            out.copy_from_slice(&self.2[page.0 as usize]);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn heads_that_lie_across_parts_are_put_back_in_the_order_of_the_source() {
+        // Two heads of six rows in parts of four; row r of the group holds the number r.
+        let geometry = Geometry::matrix(Format::BF16, 12, 1).expect("fits");
+        let geometry = geometry.with_part_rows(4).expect("a power of two");
+        let page = |part: u64| {
+            let rows = 0..geometry.rows_of(part);
+            rows.flat_map(|row| [&[(part * 4 + row) as u8, 0][..], &[0; 14]].concat()).collect()
+        };
+        let stored: Vec<Vec<u8>> = (0..3).map(page).collect();
+        let mut pages = PageRecord::of_group(Role::AttnQkv, Some(0), None, 0, &geometry);
+        super::super::record::number(&mut pages);
+        let mut tensor = tensor("BF16", &[Transform::RowPermutation { head_rows: 6 }]);
+        (tensor.shape, tensor.pieces) = (vec![12, 1], vec![piece(0, 12, 0, 1)]);
+        let manifest = Manifest { descriptors: vec![geometry], ..Manifest::default() };
+        let held = Held(manifest, pages, stored);
+        let mut out = Vec::new();
+
+        let mut recent = Recent::new(&held);
+        recent
+            .tensor(&tensor, |bytes| {
+                out.extend_from_slice(bytes);
+                Ok(())
+            })
+            .expect("fits");
+
+        // Even places of a head come from its first half, odd ones from its second.
+        let rows: Vec<u8> = out.chunks(2).map(|row| row[0]).collect();
+        assert_eq!(rows, [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]);
     }
 }

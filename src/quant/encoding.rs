@@ -5,7 +5,7 @@
 //! group. [`Encoding::decode`] is the specification that kernels are compared with.
 
 use super::float::{bf16_to_f32, f16_to_f32};
-use super::gguf::{Planes, bits, scale_min};
+use super::gguf::{Planes, scale_min};
 use super::{Format, QuantizationDescriptor};
 
 /// The planes of a block format.
@@ -122,7 +122,7 @@ impl Encoding {
     /// The numbers of a row, given its planes. `out` has as many as the row.
     #[inline(always)]
     pub fn decode(self, planes: &Planes<'_>, out: &mut [f32]) {
-        let [codes, high, scales, sub, zeros] = *planes;
+        let [codes, _, scales, _, zeros] = *planes;
         match self.format {
             Format::F32 => {
                 for (out, code) in out.iter_mut().zip(codes.as_chunks::<4>().0) {
@@ -135,47 +135,16 @@ impl Encoding {
                     *out = widen(u16::from_le_bytes(*code));
                 }
             }
-            Format::Q8_0 => groups(out, 32, |group, out| {
-                let scale = half(scales, group);
-                for (out, code) in out.iter_mut().zip(&codes[group * 32..]) {
-                    *out = scale * f32::from(*code as i8);
-                }
-            }),
-            Format::Q4_0 => groups(out, 32, |group, out| {
-                let scale = half(scales, group);
-                nibbles(&codes[group * 16..], out, |code| scale * (code - 8.0));
-            }),
-            Format::Q4_1 => groups(out, 32, |group, out| {
-                let (scale, zero) = (half(scales, group), half(zeros, group));
-                nibbles(&codes[group * 16..], out, |code| scale * code + zero);
-            }),
-            Format::Mxfp4 => groups(out, 32, |group, out| {
-                let scale = power_of_two(scales[group]);
-                nibbles(&codes[group * 16..], out, |code| scale * FP4_TWICE[code as usize]);
-            }),
-            Format::Q4K => groups(out, 32, |group, out| {
-                let (scale, zero) = k_scale(scales, sub, zeros, group);
-                nibbles(&codes[group * 16..], out, |code| scale * code - zero);
-            }),
-            Format::Q5K => groups(out, 32, |group, out| {
-                let (scale, zero) = k_scale(scales, sub, zeros, group);
-                nibbles(&codes[group * 16..], out, |code| code);
-                for (i, out) in out.iter_mut().enumerate() {
-                    let code = *out + f32::from(bits(high, 1, group * 32 + i) << 4);
-                    *out = scale * code - zero;
-                }
-            }),
-            Format::Q6K => groups(out, 16, |group, out| {
-                let scale = half(scales, group / 16) * f32::from(sub[group] as i8);
-                nibbles(&codes[group * 8..], out, |code| code);
-                for (i, out) in out.iter_mut().enumerate() {
-                    let code = *out + f32::from(bits(high, 2, group * 16 + i) << 4);
-                    *out = scale * (code - 32.0);
-                }
-            }),
+            Format::Q8_0 => q8_0(planes, out),
+            Format::Q4_0 => q4_0(planes, out),
+            Format::Q4_1 => q4_1(planes, out),
+            Format::Mxfp4 => mxfp4(planes, out),
+            Format::Q4K => q4_k(planes, out),
+            Format::Q5K => q5_k(planes, out),
+            Format::Q6K => q6_k(planes, out),
             Format::Int8 => {
                 let size = (self.group_size as usize).max(1);
-                groups(out, size, |group, out| {
+                for (group, out) in out.chunks_exact_mut(size).enumerate() {
                     let number = |plane: &[u8]| {
                         plane.as_chunks::<4>().0.get(group).map(|bytes| f32::from_le_bytes(*bytes))
                     };
@@ -185,7 +154,7 @@ impl Encoding {
                         let value = scale * f32::from(*code as i8);
                         *out = zero.map_or(value, |zero| value + zero);
                     }
-                });
+                }
             }
             Format::Bytes => {}
         }
@@ -214,23 +183,109 @@ fn half(plane: &[u8], index: usize) -> f32 {
 
 /// Scale and minimum of a group of 32 in a K format.
 #[inline(always)]
-fn k_scale(scales: &[u8], sub: &[u8], zeros: &[u8], group: usize) -> (f32, f32) {
+fn k_scale(planes: &Planes<'_>, group: usize) -> (f32, f32) {
     let block = group / 8;
-    let (scale, zero) = scale_min(&sub[block * 12..], group % 8);
-    (half(scales, block) * f32::from(scale), half(zeros, block) * f32::from(zero))
+    let (scale, zero) = scale_min(&planes[3][block * 12..], group % 8);
+    (half(planes[2], block) * f32::from(scale), half(planes[4], block) * f32::from(zero))
 }
 
-/// Calls `f` for each group of `size` numbers.
+/// A row in groups of 32 numbers, each with its `BYTES` bytes of codes.
+///
+/// **Why** the functions below are plain loops, all inlined: the caller may be compiled for vector
+/// instructions, which a closure, or what `for_each` and `map` call, would not be.
 #[inline(always)]
-fn groups(out: &mut [f32], size: usize, f: impl Fn(usize, &mut [f32])) {
-    out.chunks_exact_mut(size).enumerate().for_each(|(group, out)| f(group, out));
+fn groups<'a, const BYTES: usize>(
+    planes: &Planes<'a>,
+    out: &'a mut [f32],
+) -> impl Iterator<Item = (usize, (&'a mut [f32; 32], &'a [u8; BYTES]))> {
+    out.as_chunks_mut::<32>().0.iter_mut().zip(planes[0].as_chunks::<BYTES>().0).enumerate()
 }
 
-/// out = f(code), two codes a byte, the lower half first.
 #[inline(always)]
-fn nibbles(codes: &[u8], out: &mut [f32], f: impl Fn(f32) -> f32) {
-    for (out, byte) in out.chunks_exact_mut(2).zip(codes) {
-        out[0] = f(f32::from(byte & 15));
-        out[1] = f(f32::from(byte >> 4));
+fn q8_0(planes: &Planes<'_>, out: &mut [f32]) {
+    for (group, (out, codes)) in groups::<32>(planes, out) {
+        // Taken out first, so that the compiler need not think of `out` changing them.
+        let (scale, codes) = (half(planes[2], group), *codes);
+        for i in 0..32 {
+            out[i] = scale * f32::from(codes[i] as i8);
+        }
     }
+}
+
+#[inline(always)]
+fn q4_0(planes: &Planes<'_>, out: &mut [f32]) {
+    for (group, (out, codes)) in groups::<16>(planes, out) {
+        let (scale, codes) = (half(planes[2], group), nibbles(codes));
+        for i in 0..32 {
+            out[i] = scale * (f32::from(codes[i]) - 8.0);
+        }
+    }
+}
+
+#[inline(always)]
+fn q4_1(planes: &Planes<'_>, out: &mut [f32]) {
+    for (group, (out, codes)) in groups::<16>(planes, out) {
+        let (scale, zero) = (half(planes[2], group), half(planes[4], group));
+        let codes = nibbles(codes);
+        for i in 0..32 {
+            out[i] = scale * f32::from(codes[i]) + zero;
+        }
+    }
+}
+
+#[inline(always)]
+fn mxfp4(planes: &Planes<'_>, out: &mut [f32]) {
+    for (group, (out, codes)) in groups::<16>(planes, out) {
+        let (scale, codes) = (power_of_two(planes[2][group]), nibbles(codes));
+        for i in 0..32 {
+            out[i] = scale * FP4_TWICE[usize::from(codes[i])];
+        }
+    }
+}
+
+#[inline(always)]
+fn q4_k(planes: &Planes<'_>, out: &mut [f32]) {
+    for (group, (out, codes)) in groups::<16>(planes, out) {
+        let ((scale, zero), codes) = (k_scale(planes, group), nibbles(codes));
+        for i in 0..32 {
+            out[i] = scale * f32::from(codes[i]) - zero;
+        }
+    }
+}
+
+#[inline(always)]
+fn q5_k(planes: &Planes<'_>, out: &mut [f32]) {
+    for (group, (out, codes)) in groups::<16>(planes, out) {
+        let ((scale, zero), codes) = (k_scale(planes, group), nibbles(codes));
+        let high = u32::from_le_bytes(planes[1].as_chunks::<4>().0[group]);
+        for i in 0..32 {
+            let code = codes[i] + 16 * ((high >> i) & 1) as u8;
+            out[i] = scale * f32::from(code) - zero;
+        }
+    }
+}
+
+#[inline(always)]
+fn q6_k(planes: &Planes<'_>, out: &mut [f32]) {
+    for (group, (out, codes)) in groups::<16>(planes, out) {
+        let (factor, codes) = (half(planes[2], group / 8), nibbles(codes));
+        let high = u64::from_le_bytes(planes[1].as_chunks::<8>().0[group]);
+        let [first, second] = planes[3].as_chunks::<2>().0[group];
+        let scales = [factor * f32::from(first as i8), factor * f32::from(second as i8)];
+        for i in 0..32 {
+            let code = codes[i] + 16 * ((high >> (2 * i)) & 3) as u8;
+            out[i] = scales[i / 16] * (f32::from(code) - 32.0);
+        }
+    }
+}
+
+/// Two codes a byte, the lower half first.
+#[inline(always)]
+fn nibbles(codes: &[u8; 16]) -> [u8; 32] {
+    let mut apart = [0; 32];
+    for i in 0..16 {
+        apart[2 * i] = codes[i] & 15;
+        apart[2 * i + 1] = codes[i] >> 4;
+    }
+    apart
 }

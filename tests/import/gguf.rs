@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use thintensor::format::manifest::{Transform, permuted_row};
+use thintensor::format::manifest::{Manifest, Tensor, Transform, permuted_row};
 use thintensor::format::writer::WriteOptions;
-use thintensor::format::{Archive, Pages, Role, extract::extract, verify::verify};
+use thintensor::format::{Archive, Geometry, Pages, Role, check, extract::extract, verify::verify};
 use thintensor::import::{OpenOptions, Purpose, convert, gguf, open_source, open_with};
+use thintensor::quant::Format;
 use thintensor::quant::gguf::{TensorType, decode_row};
 
 use crate::folder::{Tensors, read_pages, read_safetensors};
@@ -397,6 +398,80 @@ fn tensors_that_lie_about_their_place_are_refused() {
     for len in [0, 3, 7, 15, 23, 100, 900, whole.len() - 1] {
         let refusal = refusal(&whole[..len]);
         assert!(refusal.contains("m.gguf"), "{len}: {refusal}");
+    }
+}
+
+#[test]
+fn a_manifest_that_lies_about_planes_or_rows_is_refused() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let types = ["Q8_0", "Q4_0", "Q4_0", "Q4_0", "Q5_1", "Q6_K", "Q6_K", "BF16"];
+    let path = write(folder.path(), "m.gguf", &llama(types).encode());
+    let (packed, _) = open_source(&path, Purpose::Convert).expect("opens");
+    let good = packed.manifest();
+    let lie = |change: &dyn Fn(&mut Manifest)| {
+        let mut manifest = good.clone();
+        change(&mut manifest);
+        let findings = check::contents(&manifest, packed.pages());
+        findings.first().map(ToString::to_string).expect("a finding")
+    };
+    let tensor = |manifest: &mut Manifest, name: &str, change: &dyn Fn(&mut Tensor)| {
+        let found = manifest.tensors.iter_mut().find(|tensor| tensor.name == name);
+        change(found.expect("listed"));
+    };
+    let of = |name: &'static str, change: &dyn Fn(&mut Tensor)| {
+        lie(&|manifest| tensor(manifest, name, change))
+    };
+    let geometry = |format: Format, change: &dyn Fn(&mut Geometry)| {
+        lie(&|manifest| {
+            let mut known = manifest.descriptors.iter_mut();
+            change(known.find(|known| known.format == format).expect("there"));
+        })
+    };
+    assert_eq!(check::contents(good, packed.pages()), []);
+    let (q, down) = ("blk.0.attn_q.weight", "blk.0.ffn_down.weight");
+    let split = |layout| Transform::PlaneSplit { layout };
+    let heads = |head_rows| Transform::RowPermutation { head_rows };
+
+    for lies in [
+        vec![],
+        vec![split(Format::Q4_1)],
+        vec![heads(128)],
+        vec![split(Format::Q4_0), heads(128)],
+        vec![heads(128), heads(128), split(Format::Q4_0)],
+        vec![heads(0), split(Format::Q4_0)],
+        vec![heads(3), split(Format::Q4_0)],
+        vec![heads(100), split(Format::Q4_0)],
+        vec![heads(1 << 40), split(Format::Q4_0)],
+        vec![Transform::Int8Groups { source_type: "Q5_0".into() }],
+    ] {
+        let found = of(q, &|tensor| tensor.transform = lies.clone());
+        assert!(found.contains(q), "{lies:?}: {found}");
+    }
+    assert!(of(q, &|tensor| tensor.dtype = "Q4_1".into()).contains(q));
+    assert!(of(q, &|tensor| tensor.dtype = "IQ2_XXS".into()).contains("IQ2_XXS"));
+    assert!(of(q, &|tensor| tensor.shape = vec![256, 255]).contains(q));
+    assert!(of(q, &|tensor| tensor.pieces[0].plane = 1).contains(q));
+    assert!(of(down, &|tensor| tensor.transform = vec![split(Format::BF16)]).contains(down));
+    let out = "blk.0.attn_output.weight";
+    let int8 = |name: &str| vec![Transform::Int8Groups { source_type: name.into() }];
+    assert!(of(out, &|tensor| tensor.transform = int8("Q5_0")).contains(out));
+    assert!(of(out, &|tensor| tensor.transform = int8("Q4_0")).contains(out));
+    assert!(of(out, &|tensor| tensor.dtype = "BF16".into()).contains(out));
+
+    for found in [
+        geometry(Format::Int8, &|known| known.quantization.group_size = Some(64)),
+        geometry(Format::Int8, &|known| known.quantization.zero_point = false),
+        geometry(Format::Int8, &|known| known.quantization.group_size = None),
+        geometry(Format::Q6K, &|known| known.planes.swap(0, 1)),
+        geometry(Format::Q6K, &|known| known.cols = 255),
+        geometry(Format::Q6K, &|known| known.quantization.bits = 5),
+        geometry(Format::Q8_0, &|known| {
+            known.planes.pop();
+        }),
+        geometry(Format::Q4_0, &|known| known.format = Format::Mxfp4),
+        geometry(Format::BF16, &|known| known.quantization.group_size = Some(32)),
+    ] {
+        assert!(found.contains("descriptor"), "{found}");
     }
 }
 
